@@ -9,8 +9,8 @@
 typedef struct step {
     cr_trainer *t;
     const cr_samples *s;
-    const float *array[CR_STEP_ARRAYS]; /* of the record; NULL: none */
-    const size_t *order;                /* of the micro-batch */
+    const float *column[CR_NUM_COLUMNS]; /* of the record; NULL: none */
+    const size_t *order;                 /* of the micro-batch */
     size_t num;
     const cr_loss_config *loss;
     cr_denominators all;
@@ -52,87 +52,79 @@ static void compare(step *p, const double *log_prob, const double *infer, const 
     p->sum.num_compared += (int64_t)num;
 }
 
-/* What the loss of a micro-batch reads and writes, in its order, in the trainer's work memory. */
-typedef struct loss_memory {
-    double *log_prob, *entropy, *grad_log_prob, *grad_entropy; /* per token */
-    double *array[CR_STEP_ARRAYS];                             /* of the record; NULL: none */
-} loss_memory;
-
-static loss_memory take_memory(step *p, size_t num)
+/* Numbers of the micro-batch, a column after the other in the trainer's work memory. */
+static double *take_work(cr_trainer *t, size_t need)
 {
-    cr_trainer *t = p->t;
-    size_t need = (4 + CR_STEP_SCORES) * num + (CR_STEP_ARRAYS - CR_STEP_SCORES) * p->num;
-    loss_memory m = {0};
-    double *at;
-
     if (need > t->capacity_work || !t->work) {
         cr_free(t->work);
         t->capacity_work = need + 1024;
         t->work = CR_NEW_ARRAY(double, t->capacity_work);
     }
-    at = t->work;
-    m.log_prob = at;
-    m.entropy = at + num;
-    m.grad_log_prob = at + 2 * num;
-    m.grad_entropy = at + 3 * num;
-    at += 4 * num;
-    for (int k = 0; k < CR_STEP_ARRAYS; k++) {
-        bool is_per_sample = k >= CR_STEP_SCORES;
-        const float *from = p->array[k];
-        if (from) m.array[k] = at;
-        for (size_t i = 0; i < p->num && from; i++) {
-            size_t sample = p->order[i], first = is_per_sample ? sample : p->s->first_token[sample],
-                   n = is_per_sample ? 1 : (size_t)p->s->lengths[sample];
-            for (size_t j = 0; j < n; j++)
-                *at++ = from[first + j];
-        }
+    return t->work;
+}
+
+/* The loss reads it: it came, or it is all 1. */
+static bool is_read(const step *p, int column)
+{
+    return p->column[column] || cr_batch_columns[column].travel == CR_TRAVEL_UNLESS_1;
+}
+
+/* A column of the record in the order of the micro-batch; returns the memory after it. */
+static double *gather(const step *p, cr_batch_column column, double *at)
+{
+    bool is_per_sample = cr_batch_columns[column].is_per_sample;
+    const float *from = p->column[column];
+
+    for (size_t i = 0; i < p->num; i++) {
+        size_t sample = p->order[i], first = is_per_sample ? sample : p->s->first_token[sample],
+               n = is_per_sample ? 1 : (size_t)p->s->lengths[sample];
+        for (size_t j = 0; j < n; j++)
+            *at++ = from ? from[first + j] : 1;
     }
-    return m;
+    return at;
 }
 
 static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
                          cr_err *err)
 {
-    const float *log_prob = out->of[CR_LOG_PROB];
-    const float *entropy = out->of[CR_ENTROPY];
-    float *grad_log_prob = grad->of[CR_LOG_PROB];
-    float *grad_entropy = grad->of[CR_ENTROPY];
     step *p = ctx;
-    loss_memory m = take_memory(p, num);
+    const float *log_prob = out->of[CR_LOG_PROB], *entropy = out->of[CR_ENTROPY];
+    size_t need = 4 * num;
+    double *at, *log_probs, *entropies;
     bool is_of_pass = p->is_first || p->old_from == CR_OLD_OF_PASS;
+    cr_loss_args args = {.rows = {p->num, p->t->start}, .all = p->all};
     cr_train_sums part;
 
+    for (int c = 0; c < CR_NUM_COLUMNS; c++)
+        if (is_read(p, c)) need += cr_batch_columns[c].is_per_sample ? p->num : num;
+    log_probs = take_work(p->t, need);
+    entropies = log_probs + num;
+    args.grad_log_probs = log_probs + 2 * num;
+    args.grad_entropy = log_probs + 3 * num;
+    at = log_probs + 4 * num;
+    for (int c = 0; c < CR_NUM_COLUMNS; c++) {
+        if (!is_read(p, c)) continue;
+        args.of[c] = at;
+        at = gather(p, (cr_batch_column)c, at);
+    }
     for (size_t i = 0; i < num; i++) {
         if (!isfinite(log_prob[i]))
             return cr_fail(err, CR_ENUMERIC,
                            "a log-prob is not finite (have the weights diverged?)");
-        m.log_prob[i] = log_prob[i];
-        m.entropy[i] = entropy[i];
+        log_probs[i] = log_prob[i];
+        entropies[i] = entropy[i];
     }
-    if (p->is_first) compare(p, m.log_prob, m.array[CR_STEP_INFER], m.entropy, num);
-    cr_loss_args args = {.rows = {p->num, p->t->start},
-                         .log_probs = m.log_prob,
-                         .old_log_probs = is_of_pass ? m.log_prob : m.array[CR_STEP_OLD],
-                         .ref_log_probs = m.array[CR_STEP_REF],
-                         .infer_log_probs = m.array[CR_STEP_INFER],
-                         .entropy = m.entropy,
-                         .advantages = m.array[CR_STEP_ADVANTAGES],
-                         .mask = m.array[CR_STEP_MASK],
-                         .final_mask = m.array[CR_STEP_FINAL],
-                         .entropy_mask = m.array[CR_STEP_ENTROPY_MASK],
-                         .is_weight = m.array[CR_STEP_IS_WEIGHT],
-                         .scores = m.array[CR_STEP_SCORES],
-                         .weights = m.array[CR_STEP_WEIGHTS],
-                         .all = p->all,
-                         .grad_log_probs = m.grad_log_prob,
-                         .grad_entropy = m.grad_entropy};
+    args.of[CR_COLUMN_LOG_PROBS] = log_probs;
+    args.of[CR_COLUMN_ENTROPY] = entropies;
+    if (is_of_pass) args.of[CR_COLUMN_OLD] = log_probs;
+    if (p->is_first) compare(p, log_probs, args.of[CR_COLUMN_INFER], entropies, num);
     cr_policy_loss(p->loss, &args);
     part = (cr_train_sums){.loss = args.metrics};
     part.loss.infer_diff_max = 0; /* of these weights, which may have been updated */
     cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
     for (size_t i = 0; i < num; i++) {
-        grad_log_prob[i] = (float)m.grad_log_prob[i];
-        grad_entropy[i] = (float)m.grad_entropy[i];
+        grad->of[CR_LOG_PROB][i] = (float)args.grad_log_probs[i];
+        grad->of[CR_ENTROPY][i] = (float)args.grad_entropy[i];
     }
     return CR_OK;
 }
@@ -156,9 +148,9 @@ static cr_status choose_source_of_old(step *p, cr_err *err)
     int64_t most;
 
     CR_TRY(cr_fsdp_agree_num(p->t->f, p->sum.num_different, &most, err));
-    p->array[CR_STEP_OLD] = p->array[CR_STEP_INFER];
+    p->column[CR_COLUMN_OLD] = p->column[CR_COLUMN_INFER];
     if (most == 0) return CR_OK;
-    p->array[CR_STEP_OLD] = p->old = CR_NEW_ARRAY(float, 2 * p->s->num_tokens + 1);
+    p->column[CR_COLUMN_OLD] = p->old = CR_NEW_ARRAY(float, 2 * p->s->num_tokens + 1);
     return cri_forward_all(p->t, p->s, p->old, p->old + p->s->num_tokens, err);
 }
 
@@ -180,7 +172,7 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
         p->order = micros.order + micros.start[m];
         p->num = micros.start[m + 1] - micros.start[m];
         cr_batch batch =
-            cri_pack(t, p->s, p->order, p->num, p->is_sft ? p->array[CR_STEP_MASK] : NULL);
+            cri_pack(t, p->s, p->order, p->num, p->is_sft ? p->column[CR_COLUMN_MASK] : NULL);
         float aux = aux_weight(p);
         cr_fsdp_set_aux_weight(t->f, aux);
         CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
@@ -223,16 +215,16 @@ cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_rec
     CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_MINIS, &num_minis, err));
     CR_TRY_GOTO(out, cr_floats_read(command, CR_FIELD_LR, (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
-    if (is_sft && cr_record_has(command, cr_step_array_names[CR_STEP_MASK]))
-        CR_TRY_GOTO(out, cr_floats_read(command, cr_step_array_names[CR_STEP_MASK], s.num_tokens,
-                                        &p.array[CR_STEP_MASK], err));
+    if (is_sft && cr_record_has(command, cr_batch_columns[CR_COLUMN_MASK].name))
+        CR_TRY_GOTO(out, cr_floats_read(command, cr_batch_columns[CR_COLUMN_MASK].name,
+                                        s.num_tokens, &p.column[CR_COLUMN_MASK], err));
     if (!is_sft) {
         CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_OLD_FROM, &old_from, err));
         CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_IS_AGAIN, &is_again, err));
-        CR_TRY_GOTO(out, cr_step_arrays_read(command, &s, p.array, err));
-        if (old_from == CR_OLD_COMPUTED && !p.array[CR_STEP_OLD])
-            CR_TRY_GOTO(
-                out, cr_fail(err, CR_EFORMAT, "%s is missing", cr_step_array_names[CR_STEP_OLD]));
+        CR_TRY_GOTO(out, cr_step_columns_read(command, &s, p.column, err));
+        if (old_from == CR_OLD_COMPUTED && !p.column[CR_COLUMN_OLD])
+            CR_TRY_GOTO(out, cr_fail(err, CR_EFORMAT, "%s is missing",
+                                     cr_batch_columns[CR_COLUMN_OLD].name));
     }
     p.old_from = (cr_old_log_probs)old_from;
     for (int64_t m = 0; m < num_minis; m++) {
@@ -242,7 +234,7 @@ cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_rec
     }
     cr_train_sums_write(&p.sum, reply);
     if (p.old) {
-        cr_record_add(reply, cr_step_array_names[CR_STEP_OLD], CR_RECORD_FLOAT32, p.old,
+        cr_record_add(reply, cr_batch_columns[CR_COLUMN_OLD].name, CR_RECORD_FLOAT32, p.old,
                       s.num_tokens);
         reply->owned = p.old;
         p.old = NULL;

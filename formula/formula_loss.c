@@ -173,10 +173,12 @@ static cr_status check_needs(const loss_request *q, cr_err *err)
         const double *array;
         const char *key, *why;
     } needs[] = {
-        {q->config.use_kl_loss, a->ref_log_probs, "ref_log_probs", "config.use_kl_loss"},
-        {q->config.entropy_loss_coef > 0, a->entropy, "entropy", "config.entropy_loss_coef"},
-        {q->config.pg_variant == CR_PG_TOPR, a->scores, "scores", "config.pg_variant topr"},
-        {q->correction.has_weight || q->correction.num_filters, a->infer_log_probs,
+        {q->config.use_kl_loss, a->of[CR_COLUMN_REF], "ref_log_probs", "config.use_kl_loss"},
+        {q->config.entropy_loss_coef > 0, a->of[CR_COLUMN_ENTROPY], "entropy",
+         "config.entropy_loss_coef"},
+        {q->config.pg_variant == CR_PG_TOPR, a->of[CR_COLUMN_SCORES], "scores",
+         "config.pg_variant topr"},
+        {q->correction.has_weight || q->correction.num_filters, a->of[CR_COLUMN_INFER],
          "infer_log_probs", "config.train_infer_correction"},
     };
 
@@ -191,16 +193,16 @@ static cr_status read_loss(cri_request *r, const json_t *body, loss_request *q, 
     cr_loss_args *a = &q->args;
     const json_t *config = NULL;
     const cri_field fields[] = {
-        {"log_probs", CRI_F_ROWS, CRI_F_REQUIRED, &a->log_probs, NULL},
-        {"old_log_probs", CRI_F_ROWS, CRI_F_REQUIRED, &a->old_log_probs, NULL},
-        {"ref_log_probs", CRI_F_ROWS, 0, &a->ref_log_probs, NULL},
-        {"infer_log_probs", CRI_F_ROWS, 0, &a->infer_log_probs, NULL},
-        {"entropy", CRI_F_ROWS, 0, &a->entropy, NULL},
-        {"advantages", CRI_F_ROWS, CRI_F_REQUIRED, &a->advantages, NULL},
-        {"mask", CRI_F_MASK, CRI_F_REQUIRED, &a->mask, NULL},
-        {"final_mask", CRI_F_MASK, CRI_F_REQUIRED, &a->final_mask, NULL},
-        {"scores", CRI_F_SAMPLES, 0, &a->scores, NULL},
-        {"weights", CRI_F_SAMPLES, 0, &a->weights, NULL},
+        {"log_probs", CRI_F_ROWS, CRI_F_REQUIRED, &a->of[CR_COLUMN_LOG_PROBS], NULL},
+        {"old_log_probs", CRI_F_ROWS, CRI_F_REQUIRED, &a->of[CR_COLUMN_OLD], NULL},
+        {"ref_log_probs", CRI_F_ROWS, 0, &a->of[CR_COLUMN_REF], NULL},
+        {"infer_log_probs", CRI_F_ROWS, 0, &a->of[CR_COLUMN_INFER], NULL},
+        {"entropy", CRI_F_ROWS, 0, &a->of[CR_COLUMN_ENTROPY], NULL},
+        {"advantages", CRI_F_ROWS, CRI_F_REQUIRED, &a->of[CR_COLUMN_ADVANTAGES], NULL},
+        {"mask", CRI_F_MASK, CRI_F_REQUIRED, &a->of[CR_COLUMN_MASK], NULL},
+        {"final_mask", CRI_F_MASK, CRI_F_REQUIRED, &a->of[CR_COLUMN_FINAL], NULL},
+        {"scores", CRI_F_SAMPLES, 0, &a->of[CR_COLUMN_SCORES], NULL},
+        {"weights", CRI_F_SAMPLES, 0, &a->of[CR_COLUMN_WEIGHTS], NULL},
         {"batch_num_tokens", CRI_F_COUNT, 0, &q->tokens, NULL},
         {"global_valid_samples", CRI_F_COUNT, 0, &q->samples, NULL},
         {"config", CRI_F_VALUE, 0, &config, NULL},
@@ -220,16 +222,16 @@ static void correct(cri_request *r, loss_request *q)
     double *weight = cri_tokens(r), *keep = cri_tokens(r), *mask = cri_tokens(r),
            *final = cri_tokens(r);
 
-    cr_correction(&q->correction, &r->rows, a->old_log_probs, a->infer_log_probs, a->mask, NULL,
-                  NULL, weight, keep);
+    cr_correction(&q->correction, &r->rows, a->of[CR_COLUMN_OLD], a->of[CR_COLUMN_INFER],
+                  a->of[CR_COLUMN_MASK], NULL, NULL, weight, keep);
     for (size_t t = 0; t < cri_num_tokens(r); t++) {
-        mask[t] = a->mask[t] * keep[t];
-        final[t] = a->final_mask[t] * keep[t];
+        mask[t] = a->of[CR_COLUMN_MASK][t] * keep[t];
+        final[t] = a->of[CR_COLUMN_FINAL][t] * keep[t];
     }
-    a->entropy_mask = a->mask;
-    a->mask = mask;
-    a->final_mask = final;
-    a->is_weight = weight;
+    a->of[CR_COLUMN_ENTROPY_MASK] = a->of[CR_COLUMN_MASK];
+    a->of[CR_COLUMN_MASK] = mask;
+    a->of[CR_COLUMN_FINAL] = final;
+    a->of[CR_COLUMN_IS_WEIGHT] = weight;
 }
 
 static void count_all(loss_request *q)
@@ -237,10 +239,11 @@ static void count_all(loss_request *q)
     cr_loss_args *a = &q->args;
     cr_denominators *all = &a->all;
 
-    cr_count_masks(&a->rows, a->final_mask, &all->final_tokens, &all->final_samples);
-    cr_count_masks(&a->rows, a->mask, &all->tokens, &all->samples);
-    if (a->entropy_mask)
-        cr_count_masks(&a->rows, a->entropy_mask, &all->entropy_tokens, &all->entropy_samples);
+    cr_count_masks(&a->rows, a->of[CR_COLUMN_FINAL], &all->final_tokens, &all->final_samples);
+    cr_count_masks(&a->rows, a->of[CR_COLUMN_MASK], &all->tokens, &all->samples);
+    if (a->of[CR_COLUMN_ENTROPY_MASK])
+        cr_count_masks(&a->rows, a->of[CR_COLUMN_ENTROPY_MASK], &all->entropy_tokens,
+                       &all->entropy_samples);
     if (q->tokens >= 0) all->final_tokens = all->tokens = all->entropy_tokens = q->tokens;
     if (q->samples >= 0) all->final_samples = all->samples = all->entropy_samples = q->samples;
     for (size_t i = 0; i < a->rows.num_samples; i++) {
@@ -255,10 +258,11 @@ static void put_loss(cri_request *r, const loss_request *q, cri_answer *a)
 
     cri_put_number(a, "total_loss", m->total_loss);
     cri_put_number(a, "pg_loss", m->pg_loss);
-    if (q->args.ref_log_probs) cri_put_number(a, "kl_loss", m->kl_loss);
-    if (q->args.entropy) cri_put_number(a, "entropy_loss", m->entropy_loss);
+    if (q->args.of[CR_COLUMN_REF]) cri_put_number(a, "kl_loss", m->kl_loss);
+    if (q->args.of[CR_COLUMN_ENTROPY]) cri_put_number(a, "entropy_loss", m->entropy_loss);
     cri_put_rows(a, "grad_log_probs", &r->rows, q->args.grad_log_probs);
-    if (q->args.entropy) cri_put_rows(a, "grad_entropy", &r->rows, q->args.grad_entropy);
+    if (q->args.of[CR_COLUMN_ENTROPY])
+        cri_put_rows(a, "grad_entropy", &r->rows, q->args.grad_entropy);
     cri_put_rows(a, "ratio", &r->rows, q->args.ratio);
     cri_open(a, "metrics");
     cri_put_number(a, "actor/weighted_pg_loss", m->weighted_pg_loss);
@@ -272,7 +276,8 @@ static void put_loss(cri_request *r, const loss_request *q, cri_answer *a)
     cri_put_number(a, "actor/clipfrac", m->clip_low + m->clip_high);
     cri_put_number(a, "actor/ppo_ratio_low_clipfrac", m->clip_low);
     cri_put_number(a, "actor/ppo_ratio_high_clipfrac", m->clip_high);
-    if (q->args.infer_log_probs) cri_put_number(a, "actor/train_infer_diff_max", m->infer_diff_max);
+    if (q->args.of[CR_COLUMN_INFER])
+        cri_put_number(a, "actor/train_infer_diff_max", m->infer_diff_max);
     cri_close(a);
 }
 
@@ -297,7 +302,7 @@ cr_status cri_formula_loss(cri_request *r, const json_t *body, cri_answer *a)
                       .samples = -1};
 
     CR_TRY(read_loss(r, body, &q, a->err));
-    if (q.has_correction && q.args.infer_log_probs) correct(r, &q);
+    if (q.has_correction && q.args.of[CR_COLUMN_INFER]) correct(r, &q);
     count_all(&q);
     q.args.grad_log_probs = cri_tokens(r);
     q.args.grad_entropy = cri_tokens(r);

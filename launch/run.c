@@ -548,23 +548,3 @@ out:
     if (err->status != CR_OK) cr_record_free(reply);
     return err->status;
 }
-
-cr_status cr_run_call(cr_run *run, cr_role role, cr_ask ask, cr_record *args, cr_record *replies,
-                      cr_err *err)
-{
-    int num = run->layout.role[role].num;
-    cr_request *requests = CR_NEW_ARRAY(cr_request, num);
-
-    for (int r = 0; r < num && err->status == CR_OK; r++)
-        if (cr_run_send(run, role, r, ask, args, &requests[r], err) != CR_OK) break;
-    for (int r = 0; r < num && err->status == CR_OK; r++) {
-        cr_record reply;
-        if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;
-        if (replies)
-            replies[r] = reply;
-        else
-            cr_record_free(&reply);
-    }
-    cr_free(requests);
-    return err->status;
-}

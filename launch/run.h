@@ -84,8 +84,5 @@ CR_MUST cr_status cr_run_send(cr_run *run, cr_role role, int rank, cr_ask ask, c
 /* Wait for its reply, at most rpc_timeout; a reply that is a failure becomes ours, with role, rank and step. */
 CR_MUST cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply,
                               cr_err *err);
-/* The same command to every rank of a role; replies (may be NULL) has one record a rank. */
-CR_MUST cr_status cr_run_call(cr_run *run, cr_role role, cr_ask ask, cr_record *args,
-                              cr_record *replies, cr_err *err);
 
 #endif

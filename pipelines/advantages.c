@@ -10,7 +10,7 @@ static void keep_advantages(cri_learn_batch *b, size_t first, size_t end)
         cr_sample *s = &b->r->samples[i];
         s->advantages = CR_NEW_ARRAY(float, s->num_ids);
         for (size_t t = 0; t < s->num_ids; t++)
-            s->advantages[t] = (float)b->advantages[b->start[i] + t];
+            s->advantages[t] = (float)b->batch.of[CR_COLUMN_ADVANTAGES][b->batch.start[i] + t];
     }
 }
 
@@ -22,9 +22,9 @@ static double *token_scores(const cri_learn_batch *b, size_t first, size_t end)
     for (size_t i = first; i < end; i++) {
         const cr_sample *s = &b->r->samples[i];
         if (!s->token_rewards) continue;
-        if (!out) out = CR_NEW_ARRAY(double, b->start[end] - b->start[first]);
+        if (!out) out = CR_NEW_ARRAY(double, b->batch.start[end] - b->batch.start[first]);
         for (size_t t = 0; t < s->num_ids; t++)
-            out[b->start[i] - b->start[first] + t] = s->token_rewards[t];
+            out[b->batch.start[i] - b->batch.start[first] + t] = s->token_rewards[t];
     }
     return out;
 }
@@ -56,11 +56,11 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
 {
     const cr_algorithm *alg = &l->config->algorithm;
     cr_advantage_config config = alg->advantage;
-    size_t n = end - first, base = b->start[first], *start = CR_NEW_ARRAY(size_t, n + 1);
+    size_t n = end - first, base = b->batch.start[first], *start = CR_NEW_ARRAY(size_t, n + 1);
     double *scores = CR_NEW_ARRAY(double, 5 * n), *lengths = scores + n, *keep = scores + 2 * n,
            *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0,
            *tokens = token_scores(b, first, end);
-    double *memory;
+    double *memory, *const *of = b->batch.of;
     const cr_reward_kinds kinds = kinds_of(l->config, b, first, n, &memory);
     const char *name = l->config->rewards[domain].domain;
     const bool has_teacher = config.opd != CR_OPD_NONE;
@@ -74,39 +74,40 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         lengths[i] = (double)b->r->samples[first + i].num_ids;
         verdict[i] = cr_sample_has_verdict(&b->r->samples[first + i]);
         judged += verdict[i];
-        start[i] = b->start[first + i] - base;
+        start[i] = b->batch.start[first + i] - base;
     }
-    start[n] = b->start[end] - base;
+    start[n] = b->batch.start[end] - base;
     cr_sample_mask(&alg->masks, n, b->r->group_size, lengths,
                    (double)(l->config->sequence_length - l->config->prompt_length), scores,
                    are_scores_used ? verdict : NULL, keep);
     for (size_t i = 0; i < n; i++) {
         kept += keep[i];
-        for (size_t t = b->start[first + i]; t < b->start[first + i + 1]; t++)
-            b->final[t] = b->mask[t] * keep[i];
+        for (size_t t = b->batch.start[first + i]; t < b->batch.start[first + i + 1]; t++)
+            of[CR_COLUMN_FINAL][t] = of[CR_COLUMN_MASK][t] * keep[i];
     }
-    cr_advantage_args args = {.rows = {n, start},
-                              .group = b->r->group_size,
-                              .scores = raw,
-                              .kinds = &kinds,
-                              .verdict = are_scores_used ? verdict : NULL,
-                              .token_scores = tokens,
-                              .old_log_probs = b->has_ref || has_teacher ? b->old + base : NULL,
-                              .ref_log_probs = b->has_ref ? b->ref + base : NULL,
-                              .teacher_log_probs = has_teacher ? b->teacher + base : NULL,
-                              .final_mask = b->final + base,
-                              .moments = &l->moments[domain],
-                              .rewards = b->rewards + first,
-                              .token_rewards = b->token_rewards + base,
-                              .advantages = b->advantages + base,
-                              .raw_advantages = b->raw + base,
-                              .returns = b->returns + base,
-                              .kl = b->kl + base,
-                              .opd_kl = b->opd_kl + base};
+    cr_advantage_args args = {
+        .rows = {n, start},
+        .group = b->r->group_size,
+        .scores = raw,
+        .kinds = &kinds,
+        .verdict = are_scores_used ? verdict : NULL,
+        .token_scores = tokens,
+        .old_log_probs = of[CR_COLUMN_REF] || has_teacher ? of[CR_COLUMN_OLD] + base : NULL,
+        .ref_log_probs = of[CR_COLUMN_REF] ? of[CR_COLUMN_REF] + base : NULL,
+        .teacher_log_probs = has_teacher ? of[CR_COLUMN_TEACHER] + base : NULL,
+        .final_mask = of[CR_COLUMN_FINAL] + base,
+        .moments = &l->moments[domain],
+        .rewards = of[CR_COLUMN_REWARDS] + first,
+        .token_rewards = of[CR_COLUMN_TOKEN_REWARDS] + base,
+        .advantages = of[CR_COLUMN_ADVANTAGES] + base,
+        .raw_advantages = of[CR_COLUMN_RAW_ADVANTAGES] + base,
+        .returns = of[CR_COLUMN_RETURNS] + base,
+        .kl = of[CR_COLUMN_KL] + base,
+        .opd_kl = of[CR_COLUMN_OPD_KL] + base};
     if (cr_advantage(&config, &args, err) == CR_OK) {
         keep_advantages(b, first, end);
         cr_metrics_set(m, kept / (double)n, "%s/actor/final_mask_ratio", name);
-        if (b->has_ref) {
+        if (of[CR_COLUMN_REF]) {
             cr_metrics_set(m, args.kl_mean, "%s/critic/kl", name);
             cr_metrics_set(m, config.add_token_level_kl ? l->kl_coef : 0, "%s/critic/kl_coef",
                            name);

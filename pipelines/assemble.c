@@ -55,15 +55,21 @@ static cr_old_log_probs choose_old(const cr_learning *l, const cr_rollout *r, in
 }
 
 /* Log-probs of a role that is not trained; time: the name of the metric. */
-static cr_status ask_role(const cr_learning *l, cr_run *run, cr_role role, const cri_learn_batch *b,
-                          double *log_probs, const char *time, cr_metrics *m, cr_err *err)
+static cr_status ask_role(const cr_learning *l, cr_run *run, cr_role role, cri_learn_batch *b,
+                          cr_batch_column column, const char *time, cr_metrics *m, cr_err *err)
 {
     double at = cr_now_s();
 
-    CR_TRY(l->services[role] ? cri_ask_service(l->services[role], run, b, log_probs, err)
-                             : cri_ask_log_probs(run, role, b, log_probs, NULL, m, err));
+    CR_TRY(l->services[role] ? cri_ask_service(l->services[role], run, b, column, err)
+                             : cri_ask_log_probs(run, role, b, column, m, err));
     cr_metrics_set(m, cr_now_s() - at, "%s", time);
     return CR_OK;
+}
+
+static void copy_column(cri_learn_batch *b, cr_batch_column to, cr_batch_column from)
+{
+    memcpy(cr_sample_batch_add(&b->batch, to), b->batch.of[from],
+           b->batch.num_tokens * sizeof(double));
 }
 
 /* Log-probs of reference and teacher, and of the weights before the step's updates. */
@@ -71,23 +77,24 @@ static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, 
                                cr_metrics *m, cr_err *err)
 {
     const cr_config *c = l->config;
+    size_t n = b->batch.num_tokens;
     double at, entropy = 0;
 
     if (c->reference.is_needed)
-        CR_TRY(ask_role(l, run, CR_ROLE_REFERENCE, b, b->ref, "time/ref_log_probs_values", m, err));
+        CR_TRY(ask_role(l, run, CR_ROLE_REFERENCE, b, CR_COLUMN_REF, "time/ref_log_probs_values", m,
+                        err));
     if (c->teacher.is_needed)
-        CR_TRY(ask_role(l, run, CR_ROLE_TEACHER, b, b->teacher, "time/teacher_log_probs", m, err));
-    if (c->is_teacher_reference) memcpy(b->ref, b->teacher, b->num_tokens * sizeof(double));
-    b->has_ref = c->reference.is_needed || c->is_teacher_reference;
+        CR_TRY(ask_role(l, run, CR_ROLE_TEACHER, b, CR_COLUMN_TEACHER, "time/teacher_log_probs", m,
+                        err));
+    if (c->is_teacher_reference) copy_column(b, CR_COLUMN_REF, CR_COLUMN_TEACHER);
     at = cr_now_s();
-    /* the same bits, unless training says no */
-    memcpy(b->old, b->infer, b->num_tokens * sizeof(double));
+    copy_column(b, CR_COLUMN_OLD, CR_COLUMN_INFER); /* the same bits, unless training says no */
     b->old_from = choose_old(l, b->r, step);
     if (b->old_from != CR_OLD_COMPUTED) return CR_OK;
-    CR_TRY(cri_ask_log_probs(run, CR_ROLE_TRAIN, b, b->old, b->entropy, m, err));
-    for (size_t t = 0; t < b->num_tokens; t++)
-        entropy += b->entropy[t];
-    cr_metrics_set(m, entropy / (double)(b->num_tokens ? b->num_tokens : 1), "critic/entropy/mean");
+    CR_TRY(cri_ask_log_probs(run, CR_ROLE_TRAIN, b, CR_COLUMN_OLD, m, err));
+    for (size_t t = 0; t < n; t++)
+        entropy += b->batch.of[CR_COLUMN_ENTROPY][t];
+    cr_metrics_set(m, entropy / (double)(n ? n : 1), "critic/entropy/mean");
     cr_metrics_set(m, cr_now_s() - at, "time/old_log_probs");
     return CR_OK;
 }
@@ -96,6 +103,7 @@ static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, 
 static cr_status get_advantages(cr_learning *l, cri_learn_batch *b, cr_metrics *m, cr_err *err)
 {
     const cr_rollout *r = b->r;
+    const double *mask = b->batch.of[CR_COLUMN_MASK];
 
     for (size_t first = 0, end; first < r->num_samples; first = end) {
         int domain = r->samples[first].domain;
@@ -104,9 +112,9 @@ static cr_status get_advantages(cr_learning *l, cri_learn_batch *b, cr_metrics *
         CR_TRY(cri_domain_advantages(l, b, first, end, domain, m, err));
     }
     if (l->config->algorithm.advantage.add_token_level_kl)
-        cr_metrics_set(m, cri_sample_mean(b, b->kl, b->mask), "critic/kl");
+        cr_metrics_set(m, cri_sample_mean(b, b->batch.of[CR_COLUMN_KL], mask), "critic/kl");
     if (l->config->algorithm.advantage.opd != CR_OPD_NONE)
-        cr_metrics_set(m, cri_sample_mean(b, b->opd_kl, b->mask), "critic/opd_kl");
+        cr_metrics_set(m, cri_sample_mean(b, b->batch.of[CR_COLUMN_OPD_KL], mask), "critic/opd_kl");
     return CR_OK;
 }
 
@@ -141,8 +149,8 @@ static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, i
     double valid = 0, at = cr_now_s();
     cr_train_sums s = {0};
 
-    for (size_t t = 0; t < b->num_tokens; t++)
-        valid += b->final[t];
+    for (size_t t = 0; t < b->batch.num_tokens; t++)
+        valid += b->batch.of[CR_COLUMN_FINAL][t];
     if (valid <= 0) cr_metrics_set(m, 1, "mask/final_mask_sum_eq_0");
     if (valid <= 0 || step < a->critic_warmup) return CR_OK;
     for (int64_t e = 0; e < a->ppo_epochs; e++)
@@ -189,6 +197,6 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
                   (rollout->generate_s > 0 ? rollout->generate_s : 1),
               &l->config->infer);
 out:
-    cri_learn_batch_free(&b);
+    cr_sample_batch_free(&b.batch);
     return err->status;
 }

@@ -17,7 +17,7 @@ double cri_sample_mean(const cri_learn_batch *b, const double *x, const double *
 
     for (size_t i = 0; i < b->r->num_samples; i++) {
         double row = 0, count = 0;
-        for (size_t t = b->start[i]; t < b->start[i + 1]; t++) {
+        for (size_t t = b->batch.start[i]; t < b->batch.start[i + 1]; t++) {
             row += mask[t] != 0 ? x[t] : 0;
             count += mask[t];
         }
@@ -32,7 +32,7 @@ static double share_within(const cri_learn_batch *b, const double *x, const doub
 {
     double within = 0, tokens = 0;
 
-    for (size_t t = 0; t < b->num_tokens; t++) {
+    for (size_t t = 0; t < b->batch.num_tokens; t++) {
         within += mask[t] != 0 && x[t] >= low && x[t] <= high;
         tokens += mask[t];
     }
@@ -79,8 +79,9 @@ static void correction_metrics(const cr_correction_config *c, const cri_learn_ba
 void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m)
 {
     const cr_correction_config *c = &l->config->algorithm.correction;
-    cr_ragged rows = {b->r->num_samples, b->start};
-    size_t n = b->num_tokens;
+    cr_ragged rows = {b->r->num_samples, b->batch.start};
+    size_t n = b->batch.num_tokens;
+    double *mask = b->batch.of[CR_COLUMN_MASK], *final = b->batch.of[CR_COLUMN_FINAL];
     double *memory = CR_NEW_ARRAY(double, (2 * CR_NUM_GRAINS + 2) * n + 1), *ratio[CR_NUM_GRAINS],
            *diff[CR_NUM_GRAINS], *weight = memory + 2 * CR_NUM_GRAINS * n, *keep = weight + n;
 
@@ -88,18 +89,16 @@ void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m)
         ratio[g] = memory + g * n;
         diff[g] = memory + (CR_NUM_GRAINS + g) * n;
     }
-    cr_correction(c, &rows, b->old, b->infer, b->mask, ratio, diff, weight, keep);
-    correction_metrics(c, b, b->mask, ratio, diff, keep, m);
-    if (c->has_weight) {
-        b->is_weight = CR_NEW_ARRAY(double, n + 1);
-        memcpy(b->is_weight, weight, n * sizeof *weight);
-    }
+    cr_correction(c, &rows, b->batch.of[CR_COLUMN_OLD], b->batch.of[CR_COLUMN_INFER], mask, ratio,
+                  diff, weight, keep);
+    correction_metrics(c, b, mask, ratio, diff, keep, m);
+    if (c->has_weight)
+        memcpy(cr_sample_batch_add(&b->batch, CR_COLUMN_IS_WEIGHT), weight, n * sizeof *weight);
     if (c->num_filters) { /* the entropy bonus is of all tokens */
-        b->entropy_mask = CR_NEW_ARRAY(double, n + 1);
-        memcpy(b->entropy_mask, b->mask, n * sizeof *keep);
+        memcpy(cr_sample_batch_add(&b->batch, CR_COLUMN_ENTROPY_MASK), mask, n * sizeof *mask);
         for (size_t t = 0; t < n; t++) {
-            b->mask[t] *= keep[t];
-            b->final[t] *= keep[t];
+            mask[t] *= keep[t];
+            final[t] *= keep[t];
         }
     }
     cr_free(memory);
@@ -119,16 +118,16 @@ static void weigh_mini(const cr_algorithm *k, cri_learn_batch *b, const int32_t 
     for (size_t i = 0; i < n; i++) {
         if (mini[i] != which) continue;
         difficulty[num] = b->data->rows[b->r->samples[i].row].difficulty;
-        for (size_t t = b->start[i]; t < b->start[i + 1]; t++) {
-            length[num] += b->mask[t];
-            is_trained[num] = is_trained[num] != 0 || b->final[t] != 0;
+        for (size_t t = b->batch.start[i]; t < b->batch.start[i + 1]; t++) {
+            length[num] += b->batch.of[CR_COLUMN_MASK][t];
+            is_trained[num] = is_trained[num] != 0 || b->batch.of[CR_COLUMN_FINAL][t] != 0;
         }
         sample[num++] = i;
     }
     cr_sample_weights(num, k->difficulty_loss_weight ? difficulty : NULL,
                       k->length_loss_weight ? length : NULL, is_trained, weight);
     for (size_t j = 0; j < num; j++)
-        b->weights[sample[j]] = weight[j];
+        b->batch.of[CR_COLUMN_WEIGHTS][sample[j]] = weight[j];
     cr_free(sample);
     cr_free(x);
 }
@@ -139,22 +138,23 @@ void cri_weigh_samples(const cr_learning *l, cri_learn_batch *b, const int32_t *
     const cr_algorithm *k = &l->config->algorithm;
 
     if (!k->difficulty_loss_weight && !k->length_loss_weight) return;
-    if (!b->weights) b->weights = CR_NEW_ARRAY(double, b->r->num_samples);
+    cr_sample_batch_add(&b->batch, CR_COLUMN_WEIGHTS);
     for (int64_t which = 0; which < num_minis; which++)
         weigh_mini(k, b, mini, (int32_t)which);
 }
 
 void cri_weight_metrics(const cri_learn_batch *b, cr_metrics *m)
 {
+    const double *weights = b->batch.of[CR_COLUMN_WEIGHTS], *final = b->batch.of[CR_COLUMN_FINAL];
     double *x, trained = 0;
     size_t num = 0;
 
-    if (!b->weights) return;
+    if (!weights) return;
     x = CR_NEW_ARRAY(double, b->r->num_samples);
     for (size_t i = 0; i < b->r->num_samples; i++, trained = 0) {
-        for (size_t t = b->start[i]; t < b->start[i + 1]; t++)
-            trained += b->final[t];
-        if (trained > 0) x[num++] = b->weights[i];
+        for (size_t t = b->batch.start[i]; t < b->batch.start[i + 1]; t++)
+            trained += final[t];
+        if (trained > 0) x[num++] = weights[i];
     }
     for (size_t i = 0; i < num; i++)
         trained += x[i];

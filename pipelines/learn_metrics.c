@@ -122,7 +122,8 @@ static void put_scores(scope *s)
     }
     put_summary(s, "critic/score");
     for (size_t i = s->first; i < s->end; i++)
-        if (cr_sample_has_verdict(sample_of(s, i))) s->x[s->num++] = s->b->rewards[i];
+        if (cr_sample_has_verdict(sample_of(s, i)))
+            s->x[s->num++] = s->b->batch.of[CR_COLUMN_REWARDS][i];
     put_summary(s, "critic/rewards");
     for (size_t i = s->first; i < s->end; i++)
         if (cr_sample_has_verdict(sample_of(s, i))) s->x[s->num++] = sample_of(s, i)->reward;
@@ -139,8 +140,8 @@ static void collect_tokens(scope *s, const double *values, const double *score)
     for (size_t i = s->first; i < s->end; i++) {
         const cr_sample *x = sample_of(s, i);
         if (score && (!cr_sample_has_verdict(x) || fabs(x->score - *score) > 0)) continue;
-        for (size_t t = s->b->start[i]; t < s->b->start[i + 1]; t++)
-            if (s->b->final[t] > 0) s->x[s->num++] = values[t];
+        for (size_t t = s->b->batch.start[i]; t < s->b->batch.start[i + 1]; t++)
+            if (s->b->batch.of[CR_COLUMN_FINAL][t] > 0) s->x[s->num++] = values[t];
     }
 }
 
@@ -149,9 +150,9 @@ static void put_advantages(scope *s)
     const struct {
         const char *name;
         const double *values;
-    } arrays[] = {{"advantages", s->b->advantages},
-                  {"raw_advantages", s->b->raw},
-                  {"returns", s->b->returns}};
+    } arrays[] = {{"advantages", s->b->batch.of[CR_COLUMN_ADVANTAGES]},
+                  {"raw_advantages", s->b->batch.of[CR_COLUMN_RAW_ADVANTAGES]},
+                  {"returns", s->b->batch.of[CR_COLUMN_RETURNS]}};
     static const struct {
         const char *name;
         double score;
@@ -212,10 +213,10 @@ static void put_used(const scope *s)
     double num = 0, total = (double)(s->end - s->first);
 
     for (size_t i = s->first; i < s->end; i++) {
-        size_t t = s->b->start[i];
-        while (t < s->b->start[i + 1] && !(s->b->final[t] > 0))
+        size_t t = s->b->batch.start[i];
+        while (t < s->b->batch.start[i + 1] && !(s->b->batch.of[CR_COLUMN_FINAL][t] > 0))
             t++;
-        num += t < s->b->start[i + 1];
+        num += t < s->b->batch.start[i + 1];
     }
     put(s, num, s->domain ? "actor/samples_used" : "actor/valid_samples");
     put(s, total, s->domain ? "actor/samples_total" : "actor/total_samples");
@@ -228,7 +229,7 @@ void cri_sample_metrics(const cr_learning *l, const cri_learn_batch *b, size_t f
     scope s = {.l = l, .b = b, .first = first, .end = end, .domain = domain, .m = m};
 
     if (first == end) return;
-    s.x = CR_NEW_ARRAY(double, b->start[end] - b->start[first] + end - first);
+    s.x = CR_NEW_ARRAY(double, b->batch.start[end] - b->batch.start[first] + end - first);
     put_lengths(&s);
     put_lengths_of(&s, 1, "token/right_response_length");
     put_lengths_of(&s, 0, "token/error_response_length");
@@ -284,10 +285,10 @@ static void topr_metrics(const cri_learn_batch *b, const cr_loss_metrics *x, dou
     double num[2] = {0};
 
     for (size_t i = 0; i < b->r->num_samples; i++) {
-        size_t t = b->start[i];
-        while (t < b->start[i + 1] && !(b->final[t] > 0))
+        size_t t = b->batch.start[i];
+        while (t < b->batch.start[i + 1] && !(b->batch.of[CR_COLUMN_FINAL][t] > 0))
             t++;
-        if (t < b->start[i + 1]) num[b->r->samples[i].score > 0]++;
+        if (t < b->batch.start[i + 1]) num[b->r->samples[i].score > 0]++;
     }
     cr_metrics_set(m, num[1], "actor/topr_positive_samples");
     cr_metrics_set(m, num[0], "actor/topr_negative_samples");
@@ -341,7 +342,7 @@ void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_
     cr_metrics_set(m, updates, "actor/backward_steps");
     cr_metrics_set(m, x->pg_loss / updates, "actor/pg_loss");
     cr_metrics_set(m, x->weighted_pg_loss / updates, "actor/weighted_pg_loss");
-    if (b->has_ref) cr_metrics_set(m, x->kl_loss / updates, "actor/kl_loss");
+    if (b->batch.of[CR_COLUMN_REF]) cr_metrics_set(m, x->kl_loss / updates, "actor/kl_loss");
     cr_metrics_set(m, x->total_loss / updates, "actor/total_loss");
     cr_metrics_set(m, x->approxkl / updates, "actor/approxkl");
     cr_metrics_set(m, x->policykl / updates, "actor/policykl");
@@ -357,13 +358,15 @@ void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_
     cr_metrics_set(m, (double)s->num_skipped, "actor_train/skipped_updates");
     /* before any update of this rollout: all rows if they were computed, else those of its first update */
     if (b->old_from == CR_OLD_COMPUTED)
-        for (size_t t = 0; t < b->num_tokens; t++)
-            diff = fmax(diff, fabs(b->old[t] - b->infer[t]));
+        for (size_t t = 0; t < b->batch.num_tokens; t++)
+            diff =
+                fmax(diff, fabs(b->batch.of[CR_COLUMN_OLD][t] - b->batch.of[CR_COLUMN_INFER][t]));
     else
         cr_metrics_set(m, s->entropy_sum / fmax((double)s->num_compared, 1), "critic/entropy/mean");
     cr_metrics_set(m, fmax(diff, x->infer_diff_max), "actor/train_infer_diff_max");
     cr_metrics_set(
-        m, (double)(b->old_from == CR_OLD_COMPUTED ? (int64_t)b->num_tokens : s->num_compared),
+        m,
+        (double)(b->old_from == CR_OLD_COMPUTED ? (int64_t)b->batch.num_tokens : s->num_compared),
         "actor/train_infer_compared_tokens");
     if (b->old_from == CR_OLD_OF_SAMPLER)
         cr_metrics_set(m, s->num_different > 0, "actor/old_log_probs_recomputed");

@@ -4,6 +4,7 @@
  * of reference and teacher, old log-probs, advantages, train, report, checkpoint if due.
  */
 #include "data/prompts.h"
+#include "launch/role_call.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/progress.h"
 #include "pipelines/saver.h"
@@ -229,24 +230,10 @@ static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
 /* Train ranks send, engines receive: all are asked before any is waited for. */
 static cr_status sync_weights(rlvr *s, cr_err *err)
 {
-    cr_run *run = s->run;
-    cr_request *requests = CR_NEW_ARRAY(cr_request, run->layout.num_ranks);
-    int num = 0;
+    cr_role_call call = {.role = CR_NUM_ROLES, .ask = CR_ASK_SYNC};
 
-    for (cr_role role = 0; role < CR_NUM_ROLES; role++)
-        for (int r = 0; r < run->layout.role[role].num && cr_ask_is_for(CR_ASK_SYNC, role); r++) {
-            cr_record command = {0};
-            cr_status status =
-                cr_run_send(run, role, r, CR_ASK_SYNC, &command, &requests[num++], err);
-            cr_record_free(&command);
-            CR_TRY_GOTO(out, status);
-        }
-    for (int i = 0; i < num && err->status == CR_OK; i++) {
-        cr_record reply;
-        if (cr_run_wait(run, &requests[i], &reply, err) == CR_OK) cr_record_free(&reply);
-    }
-out:
-    cr_free(requests);
+    cr_note(cr_role_call_run(s->run, &call, err));
+    cr_role_call_free(&call);
     return err->status;
 }
 

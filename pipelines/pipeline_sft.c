@@ -4,6 +4,7 @@
 #include "actors/packing.h"
 #include "base/rng.h"
 #include "data/prompts.h"
+#include "launch/role_call.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/saver.h"
 #include "rl/rl.h"
@@ -121,91 +122,53 @@ static const uint32_t *rows_of(sft *s, int64_t step)
 
 /* ---- rows for ranks ---- */
 
-/* Some rows as one record. */
-typedef struct payload {
-    cr_record record;
-    cr_buf prompts, lengths, minis, ids, mask;
-} payload;
-
-static void add_row(payload *p, const cr_row *row)
+/* Rows as samples: what follows the prompt is the response, `learns` its mask. rows [num]: which of `from`; NULL: the
+ * first num. A sample's id is its place in rows; a row without any token is no sample. */
+static void make_batch(const cr_row *from, const uint32_t *rows, size_t num, cr_sample_batch *b)
 {
-    int32_t prompt = (int32_t)prompt_of(row), length = (int32_t)row->num_ids - prompt, mini = 0;
+    bool has_mask = false;
+    size_t n = 0;
 
-    if (length < 0) return; /* no token at all */
-    cr_buf_add(&p->prompts, &prompt, 4);
-    cr_buf_add(&p->lengths, &length, 4);
-    cr_buf_add(&p->minis, &mini, 4);
-    cr_buf_add(&p->ids, row->ids, row->num_ids * 4);
-    for (size_t t = (size_t)prompt; row->learns && t < row->num_ids; t++) {
-        float is_learnt = row->learns[t];
-        cr_buf_add(&p->mask, &is_learnt, 4);
+    cr_sample_batch_init(b, num);
+    for (size_t i = 0; i < num; i++) {
+        const cr_row *row = &from[rows ? rows[i] : i];
+        size_t prompt = prompt_of(row);
+        if (row->num_ids < prompt) continue;
+        b->samples[n++] = (struct cr_batch_sample){.id = i,
+                                                   .prompt = row->ids,
+                                                   .response = row->ids + prompt,
+                                                   .num_prompt = prompt,
+                                                   .num_response = row->num_ids - prompt};
+        has_mask = has_mask || row->learns;
     }
-}
-
-static void attach_rows(payload *p, bool has_mask)
-{
-    const struct {
-        const char *name;
-        const cr_buf *buf;
-        cr_record_kind kind;
-    } arrays[] = {{CR_FIELD_PROMPTS, &p->prompts, CR_RECORD_INT32},
-                  {CR_FIELD_LENGTHS, &p->lengths, CR_RECORD_INT32},
-                  {CR_FIELD_MINI, &p->minis, CR_RECORD_INT32},
-                  {CR_FIELD_IDS, &p->ids, CR_RECORD_INT32},
-                  {cr_step_array_names[CR_STEP_MASK], &p->mask, CR_RECORD_FLOAT32}};
-
-    for (size_t i = 0; i < CR_COUNT(arrays) - !has_mask; i++)
-        cr_record_add(&p->record, arrays[i].name, arrays[i].kind,
-                      arrays[i].buf->data ? arrays[i].buf->data : "", arrays[i].buf->num_bytes / 4);
-}
-
-static void payload_free(payload *p)
-{
-    cr_record_free(&p->record);
-    cr_buf_free(&p->prompts);
-    cr_buf_free(&p->lengths);
-    cr_buf_free(&p->minis);
-    cr_buf_free(&p->ids);
-    cr_buf_free(&p->mask);
+    b->num = n;
+    cr_sample_batch_count(b);
+    for (size_t k = 0; k < n && has_mask; k++) {
+        const cr_row *row = &from[rows ? rows[b->samples[k].id] : b->samples[k].id];
+        double *mask = cr_sample_batch_add(b, CR_COLUMN_MASK) + b->start[k];
+        for (size_t t = prompt_of(row); t < row->num_ids; t++)
+            *mask++ = !row->learns || row->learns[t];
+    }
 }
 
 /* ---- validation ---- */
 
-/* Log-probs of rows [first, end) of the validation set; nll: [end - first], sums of each row. */
+/* Log-probs of rows [first, end) of the validation set; nll: [end - first] zeros, then sums of each row. */
 static cr_status ask_log_probs(sft *s, size_t first, size_t end, double *nll, cr_err *err)
 {
-    int num = s->run->layout.role[CR_ROLE_TRAIN].num, same = (int)s->c->train.ulysses_size,
-        num_dp = num / same;
-    cr_request *requests = CR_NEW_ARRAY(cr_request, num);
-    const cr_row *rows = s->validation.rows + first;
+    cr_sample_batch batch;
+    cr_role_call call = {.role = CR_ROLE_TRAIN, .ask = CR_ASK_LOG_PROBS, .batch = &batch};
 
-    for (int r = 0; r < num && err->status == CR_OK; r++) {
-        payload p = {0};
-        for (size_t k = (size_t)(r / same); k < end - first; k += (size_t)num_dp)
-            add_row(&p, &rows[k]);
-        attach_rows(&p, false);
-        cr_note(
-            cr_run_send(s->run, CR_ROLE_TRAIN, r, CR_ASK_LOG_PROBS, &p.record, &requests[r], err));
-        payload_free(&p);
+    make_batch(s->validation.rows + first, NULL, end - first, &batch);
+    if (cr_role_call_run(s->run, &call, err) == CR_OK)
+        cr_note(cr_role_call_read(&call, CR_FIELD_LOG_PROBS, CR_COLUMN_LOG_PROBS, err));
+    for (size_t k = 0; k < batch.num && err->status == CR_OK; k++) {
+        const double *mask = batch.of[CR_COLUMN_MASK];
+        for (size_t t = batch.start[k]; t < batch.start[k + 1]; t++)
+            if (!mask || mask[t] > 0) nll[batch.samples[k].id] -= batch.of[CR_COLUMN_LOG_PROBS][t];
     }
-    for (int r = 0; r < num && err->status == CR_OK; r++) {
-        cr_record reply;
-        const void *from;
-        size_t n, at = 0;
-        if (cr_run_wait(s->run, &requests[r], &reply, err) != CR_OK) break;
-        cr_note(cr_record_get(&reply, CR_FIELD_LOG_PROBS, CR_RECORD_FLOAT32, &from, &n, err));
-        for (size_t k = (size_t)(r / same); err->status == CR_OK && k < end - first;
-             k += (size_t)num_dp) {
-            nll[k] = 0;
-            for (size_t t = prompt_of(&rows[k]); t < rows[k].num_ids; t++, at++) {
-                if (at >= n) cr_fail(err, CR_EFORMAT, "%zu log-probs are too few", n);
-                if (err->status != CR_OK) break;
-                if (!rows[k].learns || rows[k].learns[t]) nll[k] -= ((const float *)from)[at];
-            }
-        }
-        cr_record_free(&reply);
-    }
-    cr_free(requests);
+    cr_role_call_free(&call);
+    cr_sample_batch_free(&batch);
     return err->status;
 }
 
@@ -233,83 +196,74 @@ static cr_status validate(sft *s, const char *name, cr_metrics *m, cr_err *err)
 /* ---- training ---- */
 
 /* Which rows of the step's batch go to which rank, so that tokens balance: the gradient does not depend on it. */
-typedef struct deal {
-    const uint32_t *rows; /* [batch] of the data */
-    uint32_t *order;
-    int32_t *rank; /* [batch] of a row */
-    double num_learnt;
-} deal;
-
-static deal deal_rows(sft *s, int64_t step, int num_dp)
+static cr_deal deal_rows(const sft *s, const cr_sample_batch *b, uint32_t *order, int32_t *part)
 {
-    size_t *tokens = CR_NEW_ARRAY(size_t, s->batch);
-    deal d = {.rows = rows_of(s, step),
-              .order = CR_NEW_ARRAY(uint32_t, s->batch),
-              .rank = CR_NEW_ARRAY(int32_t, s->batch)};
+    size_t *tokens = CR_NEW_ARRAY(size_t, b->num);
 
-    for (size_t k = 0; k < s->batch; k++) {
-        tokens[k] = s->data.rows[d.rows[k]].num_ids;
-        d.order[k] = (uint32_t)k;
-        d.num_learnt += (double)num_learnt(&s->data.rows[d.rows[k]]);
+    for (size_t i = 0; i < b->num; i++) {
+        tokens[i] = b->samples[i].num_prompt + b->samples[i].num_response;
+        order[i] = (uint32_t)i;
     }
-    if (d.num_learnt < 1) d.num_learnt = 1;
-    cr_packing_deal_mini(tokens, num_dp, (size_t)s->c->train.training.per_device_train_batch_size,
-                         d.order, s->batch, d.rank);
+    cr_packing_deal_mini(tokens, (int)cr_worker_num_batches(&s->c->train),
+                         (size_t)s->c->train.training.per_device_train_batch_size, order, b->num,
+                         part);
     cr_free(tokens);
-    return d;
+    return (cr_deal){.order = order, .part = part};
 }
 
-static cr_status send_step(sft *s, const deal *d, int r, int rank, float lr, cr_request *request,
-                           cr_err *err)
+/* One update over these rows, of which num_learnt tokens are learnt. */
+static cr_status update(sft *s, const uint32_t *rows, uint64_t num_learnt, float lr,
+                        cr_train_sums *sums, cr_err *err)
 {
-    uint64_t counts[CR_MINI_COUNTS] = {[CR_MINI_TOKENS] = (uint64_t)d->num_learnt};
-    payload p = {0};
+    const uint64_t counts[CR_MINI_COUNTS] = {[CR_MINI_TOKENS] = num_learnt};
+    uint32_t *order = CR_NEW_ARRAY(uint32_t, s->batch);
+    int32_t *part = CR_NEW_ARRAY(int32_t, s->batch);
+    cr_sample_batch batch;
+    cr_record command = {0};
+    cr_role_call call = {
+        .role = CR_ROLE_TRAIN, .ask = CR_ASK_SFT_STEP, .command = &command, .batch = &batch};
 
-    for (size_t k = 0; k < s->batch; k++)
-        if (d->rank[d->order[k]] == rank) add_row(&p, &s->data.rows[d->rows[d->order[k]]]);
-    attach_rows(&p, s->c->train.data.messages != NULL);
-    cr_record_add(&p.record, CR_FIELD_LR, CR_RECORD_FLOAT32, &lr, 1);
-    cr_record_add(&p.record, CR_FIELD_COUNTS, CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
-    cr_record_set_int(&p.record, CR_FIELD_MINIS, 1);
-    cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, CR_ASK_SFT_STEP, &p.record, request, err));
-    payload_free(&p);
+    make_batch(s->data.rows, rows, s->batch, &batch);
+    call.deal = deal_rows(s, &batch, order, part);
+    call.columns = cr_sample_batch_columns(&batch);
+    cr_record_add(&command, CR_FIELD_LR, CR_RECORD_FLOAT32, &lr, 1);
+    cr_record_add(&command, CR_FIELD_COUNTS, CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
+    cr_record_set_int(&command, CR_FIELD_MINIS, 1);
+    cr_note(cr_role_call_run(s->run, &call, err));
+    for (int i = 0; i < call.deal.num && err->status == CR_OK; i++) {
+        cr_train_sums one = {0};
+        cr_note(cr_train_sums_read(&call.replies[i * call.num_each], &one, err));
+        cr_train_sums_add(sums, &one, /*is_same_update=*/i > 0);
+    }
+    cr_role_call_free(&call);
+    cr_record_free(&command);
+    cr_sample_batch_free(&batch);
+    cr_free(order);
+    cr_free(part);
     return err->status;
 }
 
 static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
 {
-    int num = s->run->layout.role[CR_ROLE_TRAIN].num,
-        same = (int)s->c->train.ulysses_size; /* ranks that get one batch */
-    cr_request *requests = CR_NEW_ARRAY(cr_request, num);
-    deal dealt = deal_rows(s, step, num / same);
-    double start = cr_now_s();
+    const uint32_t *rows = rows_of(s, step);
+    double start = cr_now_s(), tokens = 0;
     cr_train_sums sums = {0};
     float lr = (float)cr_learning_rate(s->schedule, s->c->train.training.learning_rate, s->warmup,
                                        s->schedule_steps, step);
 
-    for (int r = 0; r < num && err->status == CR_OK; r++)
-        cr_note(send_step(s, &dealt, r, r / same, lr, &requests[r], err));
-    for (int r = 0; r < num && err->status == CR_OK; r++) {
-        cr_record reply;
-        cr_train_sums part = {0};
-        if (cr_run_wait(s->run, &requests[r], &reply, err) != CR_OK) break;
-        cr_note(cr_train_sums_read(&reply, &part, err));
-        if (r % same == 0) cr_train_sums_add(&sums, &part, r > 0);
-        cr_record_free(&reply);
-    }
-    cr_free(requests);
-    cr_free(dealt.order);
-    cr_free(dealt.rank);
-    CR_TRY(err->status);
+    for (size_t i = 0; i < s->batch; i++)
+        tokens += (double)num_learnt(&s->data.rows[rows[i]]);
+    if (tokens < 1) tokens = 1;
+    CR_TRY(update(s, rows, (uint64_t)tokens, lr, &sums, err));
     if (sums.num_skipped)
         cr_log(CR_LOG_WARN, "sft", "step %lld: the gradient is not finite; the update was skipped",
                (long long)step);
     cr_metrics_set(m, sums.loss.total_loss, "sft_train/loss");
     cr_metrics_set(m, sums.num_skipped ? (double)NAN : sums.grad_norm, "sft_train/grad_norm");
     cr_metrics_set(m, lr, "sft_train/lr");
-    cr_metrics_set(m, dealt.num_learnt, "sft_train/tokens");
+    cr_metrics_set(m, tokens, "sft_train/tokens");
     cr_metrics_set(m, cr_now_s() - start, "time/step_train");
-    cr_metrics_set(m, dealt.num_learnt / (cr_now_s() - start), "system/tps/tps");
+    cr_metrics_set(m, tokens / (cr_now_s() - start), "system/tps/tps");
     return CR_OK;
 }
 

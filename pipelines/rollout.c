@@ -1,7 +1,7 @@
 /* rollout.c -- see rollout.h. */
 #include "pipelines/rollout.h"
 #include "actors/distribution.h"
-#include "reports/phase_metrics.h"
+#include "launch/role_call.h"
 #include "samples/protocol.h"
 #include "samples/rows.h"
 
@@ -460,28 +460,22 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
                              cr_metrics *m, cr_err *err)
 {
     collector c = {.run = run, .args = args, .distribution = cr_distribution_of(run->config)};
-    int num_infer = run->layout.role[CR_ROLE_INFER].num;
-    cr_request *requests = CR_NEW_ARRAY(cr_request, num_infer);
     cr_record command = {0};
+    cr_role_call generate = {.role = CR_ROLE_INFER,
+                             .ask = CR_ASK_GENERATE,
+                             .command = &command,
+                             .metrics = m},
+                 pause = {.role = CR_ROLE_INFER, .ask = CR_ASK_PAUSE};
     double start = cr_now_s();
 
     *out = (cr_rollout){0};
     c.tallies = CR_NEW_ARRAY(tally, run->config->num_rewards);
     cr_record_set_int(&command, CR_FIELD_STEP, args->step);
     cr_record_set_int(&command, CR_FIELD_OFFLOAD, !args->is_followed);
-    for (int r = 0; r < num_infer && err->status == CR_OK; r++)
-        cr_note(cr_run_send(run, CR_ROLE_INFER, r, CR_ASK_GENERATE, &command, &requests[r], err));
-    if (err->status == CR_OK) cr_note(collect(&c, err));
+    if (cr_role_call_begin(run, &generate, err) == CR_OK) cr_note(collect(&c, err));
     out->generate_s = cr_now_s() - start;
-    if (err->status == CR_OK)
-        cr_note(cr_run_call(run, CR_ROLE_INFER, CR_ASK_PAUSE, &command, NULL, err));
-    for (int r = 0; r < num_infer && err->status == CR_OK; r++) {
-        cr_record reply;
-        cr_note(cr_run_wait(run, &requests[r], &reply, err));
-        if (err->status != CR_OK) break;
-        if (r == 0) cr_phase_metrics(m, run->layout.role[CR_ROLE_INFER].name, "generate", &reply);
-        cr_record_free(&reply);
-    }
+    if (err->status == CR_OK) cr_note(cr_role_call_run(run, &pause, err));
+    if (err->status == CR_OK) cr_note(cr_role_call_finish(run, &generate, err));
     if (err->status == CR_OK) clear_streams(run);
     if (err->status == CR_OK) order_groups(&c, out);
     for (size_t i = 0; i < c.num; i++) {
@@ -496,7 +490,8 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
     cr_free(c.tallies);
     cr_free(c.failure);
     cr_free(c.left_out);
-    cr_free(requests);
+    cr_role_call_free(&generate);
+    cr_role_call_free(&pause);
     cr_record_free(&command);
     return err->status;
 }

@@ -1,6 +1,7 @@
 /* saver.c -- see saver.h. */
 #include "pipelines/saver.h"
 #include "base/digest.h"
+#include "launch/role_call.h"
 #include "pipelines/checkpoint.h"
 
 #include <stdio.h>
@@ -66,7 +67,7 @@ cr_status cr_saver_begin(cr_saver *s, int64_t step, const char **folder, cr_err 
 cr_status cr_saver_start(cr_saver *s, cr_err *err)
 {
     cr_record command = {0};
-    cr_status status;
+    cr_role_call call = {.role = CR_NUM_ROLES, .ask = CR_ASK_SAVE, .command = &command};
     size_t num;
     uint64_t *steps = cr_checkpoint_steps(s->run->config->checkpoint_dir, &num);
 
@@ -74,10 +75,11 @@ cr_status cr_saver_start(cr_saver *s, cr_err *err)
     cr_record_set_text(&command, CR_FIELD_MARK, s->mark, strlen(s->mark));
     cr_record_set_int(&command, CR_FIELD_STEP, s->step);
     cr_record_add(&command, CR_FIELD_STEPS, CR_RECORD_UINT64, steps, num);
-    status = cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE, &command, NULL, err);
+    cr_note(cr_role_call_run(s->run, &call, err));
+    cr_role_call_free(&call);
     cr_record_free(&command);
     cr_free(steps);
-    return status == CR_OK ? CR_OK : not_saved(s, err);
+    return err->status == CR_OK ? CR_OK : not_saved(s, err);
 }
 
 cr_status cr_saver_end_step(cr_saver *s, bool is_last, cr_err *err)
@@ -87,25 +89,20 @@ cr_status cr_saver_end_step(cr_saver *s, bool is_last, cr_err *err)
 
 cr_status cr_saver_poll(cr_saver *s, cr_err *err)
 {
-    int num = s->run->layout.role[CR_ROLE_TRAIN].num;
-    cr_record command = {0}, *replies;
+    cr_role_call call = {.role = CR_NUM_ROLES, .ask = CR_ASK_SAVE_POLL};
     int64_t num_busy = 0, is_busy;
 
     if (!s->folder) return CR_OK;
-    replies = CR_NEW_ARRAY(cr_record, num);
-    if (cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE_POLL, &command, replies, err) == CR_OK)
-        for (int r = 0; r < num; r++)
-            if (cr_record_get_int(&replies[r], CR_FIELD_BUSY, &is_busy, err) == CR_OK)
+    if (cr_role_call_run(s->run, &call, err) == CR_OK)
+        for (int i = 0; i < call.num; i++)
+            if (cr_record_get_int(&call.replies[i], CR_FIELD_BUSY, &is_busy, err) == CR_OK)
                 num_busy += is_busy;
-    for (int r = 0; r < num; r++)
-        cr_record_free(&replies[r]);
-    cr_free(replies);
-    cr_record_free(&command);
+    cr_role_call_free(&call);
     if (err->status == CR_OK && num_busy == 0) return cr_saver_wait(s, err);
     return err->status;
 }
 
-/* What the replies of all ranks say, into written[CR_WRITTEN_FILES + ranks]. */
+/* What the replies of all ranks of a role say, into written[CR_WRITTEN_FILES + ranks]. */
 static cr_status add_up(const cr_record *replies, int num_ranks, const char *role,
                         cr_written *written, size_t *num_written, cr_err *err)
 {
@@ -146,15 +143,23 @@ static cr_status add_up(const cr_record *replies, int num_ranks, const char *rol
 }
 
 /* The parts of all ranks are on disk: the checkpoint gets its name, if they are what it holds. */
-static cr_status commit(const cr_saver *s, const cr_record *replies, int num_ranks, cr_err *err)
+static cr_status commit(const cr_saver *s, const cr_role_call *call, cr_err *err)
 {
     const cr_config *c = s->run->config;
-    size_t num, most = CR_WRITTEN_FILES + (size_t)num_ranks;
+    size_t num = 0, most = CR_NUM_ROLES * CR_WRITTEN_FILES + (size_t)call->num;
     cr_written *written = CR_NEW_ARRAY(cr_written, most);
     double lag_s = c->collective_timeout < MOST_LAG_S ? c->collective_timeout : MOST_LAG_S;
+    const cr_record *replies = call->replies;
 
-    if (add_up(replies, num_ranks, s->run->layout.role[CR_ROLE_TRAIN].name, written, &num, err) ==
-        CR_OK)
+    for (int role = 0; role < CR_NUM_ROLES && err->status == CR_OK; role++) {
+        const struct cr_role_ranks *ranks = &s->run->layout.role[role];
+        size_t num_of_role;
+        if (!ranks->num || !cr_ask_is_for(call->ask, (cr_role)role)) continue;
+        cr_note(add_up(replies, ranks->num, ranks->name, written + num, &num_of_role, err));
+        num += num_of_role;
+        replies += ranks->num;
+    }
+    if (err->status == CR_OK)
         cr_note(cr_checkpoint_finish(c->checkpoint_dir, s->folder, s->step, c->max_ckpt_to_keep,
                                      written, num, lag_s, err));
     for (size_t i = 0; i < most; i++)
@@ -165,23 +170,15 @@ static cr_status commit(const cr_saver *s, const cr_record *replies, int num_ran
 
 cr_status cr_saver_wait(cr_saver *s, cr_err *err)
 {
-    int num = s->run->layout.role[CR_ROLE_TRAIN].num;
-    cr_record command = {0}, *replies;
+    cr_role_call call = {.role = CR_NUM_ROLES, .ask = CR_ASK_SAVE_WAIT};
 
     if (!s->folder) return CR_OK;
-    replies = CR_NEW_ARRAY(cr_record, num);
-    if (cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE_WAIT, &command, replies, err) == CR_OK)
-        cr_note(commit(s, replies, num, err));
-    for (int r = 0; r < num; r++)
-        cr_record_free(&replies[r]);
-    cr_free(replies);
-    cr_record_free(&command);
-    if (err->status != CR_OK) cr_note(not_saved(s, err));
-    if (err->status == CR_OK) { /* renamed */
-        cr_free(s->folder);
-        s->folder = NULL;
-    }
-    return err->status;
+    if (cr_role_call_run(s->run, &call, err) == CR_OK) cr_note(commit(s, &call, err));
+    cr_role_call_free(&call);
+    if (err->status != CR_OK) return not_saved(s, err);
+    cr_free(s->folder); /* renamed */
+    s->folder = NULL;
+    return CR_OK;
 }
 
 cr_status cr_saver_resume(const cr_saver *s, const char *checkpoint, cr_err *err)
@@ -189,13 +186,15 @@ cr_status cr_saver_resume(const cr_saver *s, const char *checkpoint, cr_err *err
     char *folder = cr_checkpoint_real(checkpoint),
          *manifest = cr_path_join(folder, "manifest.json"), hex[CR_DIGEST_TEXT];
     cr_record command = {0};
+    cr_role_call call = {.role = CR_NUM_ROLES, .ask = CR_ASK_RESUME, .command = &command};
 
     compare_data(s, checkpoint);
     if (cr_digest_file(manifest, hex, NULL, err) == CR_OK) {
         cr_record_set_text(&command, CR_FIELD_FOLDER, folder, strlen(folder));
         cr_record_set_text(&command, CR_FIELD_MANIFEST, hex, strlen(hex));
-        cr_note(cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_RESUME, &command, NULL, err));
+        cr_note(cr_role_call_run(s->run, &call, err));
     }
+    cr_role_call_free(&call);
     cr_record_free(&command);
     cr_free(folder);
     cr_free(manifest);

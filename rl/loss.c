@@ -273,12 +273,13 @@ static token_loss loss_of(const cr_loss_config *c, const token *x, int cut)
 
 static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut, const token_loss *l)
 {
+    const double *log_probs = a->of[CR_COLUMN_LOG_PROBS], *infer = a->of[CR_COLUMN_INFER];
     cr_loss_metrics *m = &a->metrics;
-    double d = a->log_probs[t] - a->old_log_probs[t];
+    double d = log_probs[t] - a->of[CR_COLUMN_OLD][t];
 
-    if (a->infer_log_probs && a->mask[t] != 0)
-        m->infer_diff_max = fmax(m->infer_diff_max, fabs(a->log_probs[t] - a->infer_log_probs[t]));
-    if (a->final_mask[t] == 0) return;
+    if (infer && a->of[CR_COLUMN_MASK][t] != 0)
+        m->infer_diff_max = fmax(m->infer_diff_max, fabs(log_probs[t] - infer[t]));
+    if (a->of[CR_COLUMN_FINAL][t] == 0) return;
     m->ratio_max = m->num_tokens > 0 ? fmax(m->ratio_max, rho) : rho;
     m->ratio_min = m->num_tokens > 0 ? fmin(m->ratio_min, rho) : rho;
     m->ratio_sum += rho;
@@ -291,61 +292,67 @@ static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut, const t
     m->log_ratio_sum += d;
     m->log_ratio_abs += fabs(d);
     m->log_ratio_squares += d * d;
-    m->policy_abs += fabs(a->advantages[t] * d);
+    m->policy_abs += fabs(a->of[CR_COLUMN_ADVANTAGES][t] * d);
 }
 
 static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
 {
+    const double *log_probs = a->of[CR_COLUMN_LOG_PROBS], *old = a->of[CR_COLUMN_OLD],
+                 *ref = a->of[CR_COLUMN_REF], *entropy = a->of[CR_COLUMN_ENTROPY],
+                 *advantages = a->of[CR_COLUMN_ADVANTAGES], *mask = a->of[CR_COLUMN_MASK],
+                 *final = a->of[CR_COLUMN_FINAL], *is_weight = a->of[CR_COLUMN_IS_WEIGHT],
+                 *weights = a->of[CR_COLUMN_WEIGHTS], *scores = a->of[CR_COLUMN_SCORES],
+                 *entropy_mask =
+                     a->of[CR_COLUMN_ENTROPY_MASK] ? a->of[CR_COLUMN_ENTROPY_MASK] : mask;
     size_t first = a->rows.start[i], end = a->rows.start[i + 1];
-    double w = a->weights ? a->weights[i] : 1, score = a->scores ? a->scores[i] : 0, count = 0,
-           total = 0, entropy_total = 0, log_ratio = 0, sequence_grad = 0;
-    const double *entropy_mask = a->entropy_mask ? a->entropy_mask : a->mask;
+    double w = weights ? weights[i] : 1, score = scores ? scores[i] : 0, count = 0, total = 0,
+           entropy_total = 0, log_ratio = 0, sequence_grad = 0;
     double cf, cm, ce;
     bool is_sequence = c->pg_variant == CR_PG_PPO && c->is_sequence_ratio;
     cr_loss_metrics *m = &a->metrics;
 
     for (size_t t = first; t < end; t++) {
-        count += a->final_mask[t];
-        total += a->mask[t];
+        count += final[t];
+        total += mask[t];
         entropy_total += entropy_mask[t];
-        log_ratio += (a->log_probs[t] - a->old_log_probs[t]) * a->final_mask[t];
+        log_ratio += (log_probs[t] - old[t]) * final[t];
     }
     log_ratio = count > 0 ? log_ratio / (count + 1e-8) : 0;
     cf = coefficient(c->loss_agg_mode, count, a->all.final_tokens, a->all.final_samples,
                      a->all.width);
     cm = coefficient(c->loss_agg_mode, total, a->all.tokens, a->all.samples, a->all.width);
-    ce = a->entropy_mask ? coefficient(c->loss_agg_mode, entropy_total, a->all.entropy_tokens,
-                                       a->all.entropy_samples, a->all.width)
-                         : cm;
+    ce = a->of[CR_COLUMN_ENTROPY_MASK]
+             ? coefficient(c->loss_agg_mode, entropy_total, a->all.entropy_tokens,
+                           a->all.entropy_samples, a->all.width)
+             : cm;
     for (size_t t = first; t < end; t++) {
-        double F = a->final_mask[t], M = a->mask[t], d = a->log_probs[t] - a->old_log_probs[t],
+        double F = final[t], M = mask[t], d = log_probs[t] - old[t],
                rho = ratio_of(is_sequence ? log_ratio : d);
-        token x = {a->log_probs[t], a->old_log_probs[t], rho, a->advantages[t], score};
+        token x = {log_probs[t], old[t], rho, advantages[t], score};
         int cut = side(c, &x);
         token_loss l = loss_of(c, &x, cut);
-        double is = a->is_weight ? a->is_weight[t] : 1,
-               g = c->rl_loss_coef * w * cf * F * is * l.grad;
+        double is = is_weight ? is_weight[t] : 1, g = c->rl_loss_coef * w * cf * F * is * l.grad;
         a->grad_log_probs[t] = is_sequence || F == 0 ? 0 : g;
         if (F != 0) { /* outside the mask anything may stand, and 0 times infinity is no 0 */
             m->pg_loss += cf * F * is * l.loss;
             m->weighted_pg_loss += w * cf * F * is * l.loss;
             if (is_sequence) sequence_grad += g;
         }
-        if (a->ref_log_probs && F != 0) {
-            double r = a->ref_log_probs[t] - a->log_probs[t], k3 = exp(r) - r - 1;
+        if (ref && F != 0) {
+            double r = ref[t] - log_probs[t], k3 = exp(r) - r - 1;
             m->kl_loss += cf * F * clamp(k3, -10, 10);
             if (c->use_kl_loss && k3 < 10)
                 a->grad_log_probs[t] += c->rl_loss_coef * c->kl_loss_coef * cf * F * (1 - exp(r));
         }
         m->approxkl += cm * M * 0.5 * d * d;
         m->policykl += cm * M * d;
-        if (a->entropy) m->entropy_loss += ce * entropy_mask[t] * a->entropy[t];
+        if (entropy) m->entropy_loss += ce * entropy_mask[t] * entropy[t];
         if (a->grad_entropy) a->grad_entropy[t] = -c->entropy_loss_coef * ce * entropy_mask[t];
         if (a->ratio) a->ratio[t] = rho;
         take_metrics(a, t, rho, cut, &l);
     }
     for (size_t t = first; t < end && is_sequence; t++) /* through the mean of the log ratio */
-        a->grad_log_probs[t] += sequence_grad * a->final_mask[t] / (count + 1e-8);
+        a->grad_log_probs[t] += sequence_grad * final[t] / (count + 1e-8);
 }
 
 void cr_policy_loss(const cr_loss_config *c, cr_loss_args *a)

@@ -9,6 +9,7 @@
 #ifndef CR_LOSS_H
 #define CR_LOSS_H
 
+#include "rl/batch_columns.h"
 #include "rl/rl.h"
 
 /* ---- train / infer correction ---- */
@@ -109,12 +110,9 @@ typedef struct cr_loss_metrics {
 
 typedef struct cr_loss_args {
     cr_ragged rows;
-    const double *log_probs, *old_log_probs, *ref_log_probs; /* ref NULL: no KL */
-    const double *infer_log_probs, *entropy;                 /* may be NULL */
-    const double *advantages, *mask, *final_mask;
-    const double *scores, *weights; /* [N]; NULL: 0, 1 */
-    const double *is_weight;        /* per token, or NULL */
-    const double *entropy_mask;     /* NULL: mask. Filters of the correction leave it as it is */
+    /* Those it needs: LOG_PROBS, OLD, ADVANTAGES, MASK, FINAL. Those that may be NULL: REF (no KL), INFER, ENTROPY, SCORES (0),
+     * WEIGHTS (1), IS_WEIGHT (1), ENTROPY_MASK (MASK; filters of the correction leave it as it is). */
+    const double *of[CR_NUM_COLUMNS];
     cr_denominators all;
     /* out, per token; ratio may be NULL */
     double *grad_log_probs, *grad_entropy, *ratio;

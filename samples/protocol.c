@@ -12,22 +12,28 @@ enum {
 
 static const struct {
     const char *name;
-    unsigned tasks; /* of the roles that take it */
-} asks[CR_NUM_ASKS] = {[CR_ASK_LOG_PROBS] = {"log_probs", TRAIN | SCORE},
-                       [CR_ASK_TRAIN_STEP] = {"train_step", TRAIN},
+    unsigned tasks;    /* of the roles that take it */
+    const char *phase; /* in metrics of phases (ROLL's names); NULL: it has none */
+} asks[CR_NUM_ASKS] = {[CR_ASK_LOG_PROBS] = {"log_probs", TRAIN | SCORE, "compute_log_probs"},
+                       [CR_ASK_TRAIN_STEP] = {"train_step", TRAIN, "train_step"},
                        [CR_ASK_SFT_STEP] = {"sft_step", TRAIN},
                        [CR_ASK_SYNC] = {"sync", TRAIN | GENERATE},
                        [CR_ASK_SAVE] = {"save", TRAIN},
                        [CR_ASK_SAVE_POLL] = {"save_poll", TRAIN},
                        [CR_ASK_SAVE_WAIT] = {"save_wait", TRAIN},
                        [CR_ASK_RESUME] = {"resume", TRAIN},
-                       [CR_ASK_GENERATE] = {"generate", GENERATE},
+                       [CR_ASK_GENERATE] = {"generate", GENERATE, "generate"},
                        [CR_ASK_PAUSE] = {"pause", GENERATE},
                        [CR_ASK_STOP] = {"stop", ALL}};
 
 const char *cr_ask_name(cr_ask ask)
 {
     return asks[ask].name;
+}
+
+const char *cr_ask_phase(cr_ask ask)
+{
+    return asks[ask].phase;
 }
 
 bool cr_ask_is_for(cr_ask ask, cr_role role)

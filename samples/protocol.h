@@ -28,6 +28,8 @@ typedef enum cr_ask {
 } cr_ask;
 
 const char *cr_ask_name(cr_ask ask);
+/* What metrics of phases call it (reports/phase_metrics.h); NULL: it has none. */
+const char *cr_ask_phase(cr_ask ask);
 bool cr_ask_is_for(cr_ask ask, cr_role role);
 /* CR_EFORMAT: the role knows no such command. */
 CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_err *err);
@@ -51,12 +53,13 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 /* samples: log_probs, train_step, sft_step */
 #define CR_FIELD_PROMPTS    "prompts"
 #define CR_FIELD_LENGTHS    "lengths"
+#define CR_FIELD_PROMPT_OF  "prompt_of"
 #define CR_FIELD_MINI       "mini"
 #define CR_FIELD_IDS        "ids"
 #define CR_FIELD_SAMPLE_IDS "sample_ids"
 #define CR_FIELD_NUM_KEPT   "num_kept"
 #define CR_FIELD_KEPT_IDS   "kept_ids"
-/* train_step, sft_step; their arrays: cr_step_array_names (train.h) */
+/* train_step, sft_step; their arrays: rl/batch_columns.h */
 #define CR_FIELD_MINIS    "minis"
 #define CR_FIELD_LR       "lr"
 #define CR_FIELD_COUNTS   "counts"

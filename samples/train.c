@@ -4,6 +4,7 @@
 #include "samples/protocol.h"
 
 #include <math.h>
+#include <string.h>
 
 static cr_status get_ints(const cr_record *r, const char *name, const int32_t **out, size_t *num,
                           cr_err *err)
@@ -87,9 +88,62 @@ static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_sample
     return CR_OK;
 }
 
+/* Where the ids of each sample begin, if each has its prompt; *num_ids: of all of them. */
+static cr_status count_samples(cr_samples *s, size_t *num_ids, cr_err *err)
+{
+    *num_ids = 0;
+    s->first_id = CR_NEW_ARRAY(size_t, s->num);
+    s->first_token = CR_NEW_ARRAY(size_t, s->num);
+    for (size_t i = 0; i < s->num; i++) {
+        if (s->prompts[i] < 1 || s->lengths[i] < 0)
+            return cr_fail(err, CR_EFORMAT, "sample %zu has %d prompt and %d response tokens", i,
+                           s->prompts[i], s->lengths[i]);
+        s->first_id[i] = *num_ids;
+        s->first_token[i] = s->num_tokens;
+        *num_ids += (size_t)s->prompts[i] + (size_t)s->lengths[i];
+        s->num_tokens += (size_t)s->lengths[i];
+    }
+    return CR_OK;
+}
+
+/* prompt_of: ids have the prompt of sample prompt_of[i], which is not after sample i, once. Each gets its own. */
+static cr_status repeat_prompts(const cr_record *r, cr_samples *s, size_t num_ids, cr_err *err)
+{
+    const int32_t *prompt_of;
+    size_t num, at = 0;
+
+    if (!cr_record_has(r, CR_FIELD_PROMPT_OF)) return CR_OK;
+    CR_TRY(get_ints(r, CR_FIELD_PROMPT_OF, &prompt_of, &num, err));
+    if (num != s->num)
+        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompt_of", s->num, num);
+    for (size_t i = 0; i < num; i++) {
+        int64_t of = prompt_of[i];
+        if (of < 0 || of > (int64_t)i || prompt_of[of] != of || s->prompts[of] != s->prompts[i])
+            return cr_fail(err, CR_EFORMAT, "sample %zu has the prompt of sample %lld", i,
+                           (long long)of);
+        at += (size_t)s->lengths[i] + (of == (int64_t)i ? (size_t)s->prompts[i] : 0);
+    }
+    if (at != s->num_ids)
+        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", at, s->num_ids);
+    s->all_ids = CR_NEW_ARRAY(int32_t, num_ids + 1);
+    at = 0;
+    for (size_t i = 0; i < num; i++) {
+        int32_t *to = s->all_ids + s->first_id[i];
+        size_t prompt = (size_t)s->prompts[i], length = (size_t)s->lengths[i];
+        bool is_own = prompt_of[i] == (int32_t)i;
+        memcpy(to, is_own ? s->ids + at : s->all_ids + s->first_id[prompt_of[i]], prompt * 4);
+        at += is_own ? prompt : 0;
+        memcpy(to + prompt, s->ids + at, length * 4);
+        at += length;
+    }
+    s->ids = s->all_ids;
+    s->num_ids = num_ids;
+    return CR_OK;
+}
+
 cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
 {
-    size_t num_prompts, num_minis;
+    size_t num_prompts, num_minis, num_ids;
 
     *s = (cr_samples){0};
     CR_TRY(get_ints(r, CR_FIELD_PROMPTS, &s->prompts, &num_prompts, err));
@@ -99,20 +153,10 @@ cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
     if (num_prompts != s->num || num_minis != s->num)
         return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
     CR_TRY(read_sample_ids(r, s, err));
-    s->first_id = CR_NEW_ARRAY(size_t, s->num);
-    s->first_token = CR_NEW_ARRAY(size_t, s->num);
-    size_t ids = 0;
-    for (size_t i = 0; i < s->num; i++) {
-        if (s->prompts[i] < 1 || s->lengths[i] < 0)
-            return cr_fail(err, CR_EFORMAT, "sample %zu has %d prompt and %d response tokens", i,
-                           s->prompts[i], s->lengths[i]);
-        s->first_id[i] = ids;
-        s->first_token[i] = s->num_tokens;
-        ids += (size_t)s->prompts[i] + (size_t)s->lengths[i];
-        s->num_tokens += (size_t)s->lengths[i];
-    }
-    if (ids != s->num_ids)
-        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", ids, s->num_ids);
+    CR_TRY(count_samples(s, &num_ids, err));
+    CR_TRY(repeat_prompts(r, s, num_ids, err));
+    if (num_ids != s->num_ids)
+        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", num_ids, s->num_ids);
     for (size_t i = 0; i < s->num; i++)
         if (check_ids(s, i, vocab_size, err) != CR_OK) return of_sample(s, i, err);
     return read_all_kept(r, vocab_size, s, err);
@@ -123,35 +167,21 @@ void cr_samples_free(cr_samples *s)
     cr_free(s->first_id);
     cr_free(s->first_token);
     cr_free(s->first_kept);
+    cr_free(s->all_ids);
 }
 
 /* ---- train_step ---- */
 
-const char *const cr_step_array_names[CR_STEP_ARRAYS] = {[CR_STEP_INFER] = "infer",
-                                                         [CR_STEP_ADVANTAGES] = "advantages",
-                                                         [CR_STEP_MASK] = "mask",
-                                                         [CR_STEP_FINAL] = "final",
-                                                         [CR_STEP_OLD] = "old",
-                                                         [CR_STEP_REF] = "ref",
-                                                         [CR_STEP_ENTROPY_MASK] = "entropy_mask",
-                                                         [CR_STEP_IS_WEIGHT] = "is_weight",
-                                                         [CR_STEP_SCORES] = "scores",
-                                                         [CR_STEP_WEIGHTS] = "weights"};
-
-cr_status cr_step_arrays_read(const cr_record *r, const cr_samples *s,
-                              const float *out[CR_STEP_ARRAYS], cr_err *err)
+cr_status cr_step_columns_read(const cr_record *r, const cr_samples *s,
+                               const float *out[CR_NUM_COLUMNS], cr_err *err)
 {
-    static const bool is_optional[CR_STEP_ARRAYS] = {[CR_STEP_OLD] = true,
-                                                     [CR_STEP_REF] = true,
-                                                     [CR_STEP_ENTROPY_MASK] = true,
-                                                     [CR_STEP_IS_WEIGHT] = true,
-                                                     [CR_STEP_WEIGHTS] = true};
-
-    for (int k = 0; k < CR_STEP_ARRAYS; k++) {
-        const char *name = cr_step_array_names[k];
-        out[k] = NULL;
-        if (is_optional[k] && !cr_record_has(r, name)) continue;
-        CR_TRY(cr_floats_read(r, name, k >= CR_STEP_SCORES ? s->num : s->num_tokens, &out[k], err));
+    for (int c = 0; c < CR_NUM_COLUMNS; c++) {
+        const struct cr_batch_column_row *row = &cr_batch_columns[c];
+        out[c] = NULL;
+        if (row->travel == CR_TRAVEL_NEVER) continue;
+        if (row->travel != CR_TRAVEL_ALWAYS && !cr_record_has(r, row->name)) continue;
+        CR_TRY(cr_floats_read(r, row->name, row->is_per_sample ? s->num : s->num_tokens, &out[c],
+                              err));
     }
     return CR_OK;
 }

@@ -7,6 +7,7 @@
 #define CR_TRAIN_RECORDS_H
 
 #include "exchange/record.h"
+#include "rl/batch_columns.h"
 #include "rl/loss.h"
 
 /* `cmd:*` of train ranks and references: samples to pass over. */
@@ -15,6 +16,7 @@ typedef struct cr_samples {
     const uint64_t *sample_ids; /* for errors; NULL: they have none (sft) */
     size_t num, num_ids, num_tokens;
     size_t *first_id, *first_token;     /* [num] (owned) */
+    int32_t *all_ids;                   /* ids, where samples share prompts in the record (owned) */
     const int32_t *num_kept, *kept_ids; /* of response tokens (cr_kept); NULL: they have none */
     size_t *first_kept;                 /* [num_tokens] (owned) */
 } cr_samples;
@@ -26,24 +28,9 @@ void cr_samples_free(cr_samples *s);
 
 /* ---- train_step and sft_step: what both sides of the stream share ---- */
 
-/* Arrays of a train_step: of response tokens, or (from SCORES on) of samples. */
-typedef enum cr_step_array {
-    CR_STEP_INFER,
-    CR_STEP_ADVANTAGES,
-    CR_STEP_MASK,
-    CR_STEP_FINAL,
-    CR_STEP_OLD,          /* optional, as old_from says */
-    CR_STEP_REF,          /* optional: without a reference */
-    CR_STEP_ENTROPY_MASK, /* optional: mask */
-    CR_STEP_IS_WEIGHT,    /* optional: 1 */
-    CR_STEP_SCORES,
-    CR_STEP_WEIGHTS, /* optional: 1 */
-    CR_STEP_ARRAYS
-} cr_step_array;
-extern const char *const cr_step_array_names[CR_STEP_ARRAYS];
-/* NULL: an optional one that did not come. */
-CR_MUST cr_status cr_step_arrays_read(const cr_record *r, const cr_samples *s,
-                                      const float *out[CR_STEP_ARRAYS], cr_err *err);
+/* The columns that travel (rl/batch_columns.h), of s. NULL: an optional one that did not come, or one whose numbers are all 1. */
+CR_MUST cr_status cr_step_columns_read(const cr_record *r, const cr_samples *s,
+                                       const float *out[CR_NUM_COLUMNS], cr_err *err);
 
 /* `counts`: numbers of each mini-batch over all ranks. */
 typedef enum cr_mini_count {

@@ -286,8 +286,8 @@ static cr_status take_part(const cr_role_service *r, const cri_learn_batch *b, c
 {
     prompt prompts[REQUEST_SAMPLES];
     size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
-        num = list_prompts(b, p, prompts, first, num_each), at = b->start[p->first],
-        num_tokens = b->start[p->end] - at;
+        num = list_prompts(b, p, prompts, first, num_each), at = b->batch.start[p->first],
+        num_tokens = b->batch.start[p->end] - at;
     const cr_role_service_want want = {r->identity.weights, num, p->start, first, num_each};
     float *numbers;
 
@@ -303,9 +303,10 @@ static cr_status take_part(const cr_role_service *r, const cri_learn_batch *b, c
     return err->status;
 }
 
-cr_status cri_ask_service(cr_role_service *r, cr_run *run, const cri_learn_batch *b,
-                          double *log_probs, cr_err *err)
+cr_status cri_ask_service(cr_role_service *r, cr_run *run, cri_learn_batch *b,
+                          cr_batch_column column, cr_err *err)
 {
+    double *log_probs = cr_sample_batch_add(&b->batch, column);
     double deadline_s = cr_now_s() + r->keys->timeout;
     size_t n = b->r->num_samples, num = 0, num_left = 0;
     part *parts = CR_NEW_ARRAY(part, n); /* none moves while it is under way */

@@ -74,15 +74,16 @@ static void read_messages(const cr_record *r)
 
 static void read_step(const cr_record *r, const cr_samples *s)
 {
-    const float *array[CR_STEP_ARRAYS];
+    const float *column[CR_NUM_COLUMNS];
     const uint64_t *counts;
     float sum = 0;
     cr_err err = {0};
 
-    if (cr_step_arrays_read(r, s, array, &err) == CR_OK)
-        for (int k = 0; k < CR_STEP_ARRAYS; k++)
-            for (size_t i = 0; i < (k >= CR_STEP_SCORES ? s->num : s->num_tokens) && array[k]; i++)
-                sum += array[k][i];
+    if (cr_step_columns_read(r, s, column, &err) == CR_OK)
+        for (int c = 0; c < CR_NUM_COLUMNS; c++)
+            for (size_t i = 0;
+                 i < (cr_batch_columns[c].is_per_sample ? s->num : s->num_tokens) && column[c]; i++)
+                sum += column[c][i];
     else
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
     err = (cr_err){0};

@@ -75,13 +75,13 @@ static cr_status policy_loss(void *ctx, const cr_outputs *out, size_t num, const
     CR_CHECK(i == num, "%zu labels of %zu", i, num);
     settings.loss_agg_mode = agg;
     a = (cr_loss_args){.rows = {num_samples, start},
-                       .log_probs = x[0],
-                       .old_log_probs = x[1],
-                       .ref_log_probs = x[2],
-                       .entropy = x[3],
-                       .advantages = x[4],
-                       .mask = x[5],
-                       .final_mask = x[6],
+                       .of[CR_COLUMN_LOG_PROBS] = x[0],
+                       .of[CR_COLUMN_OLD] = x[1],
+                       .of[CR_COLUMN_REF] = x[2],
+                       .of[CR_COLUMN_ENTROPY] = x[3],
+                       .of[CR_COLUMN_ADVANTAGES] = x[4],
+                       .of[CR_COLUMN_MASK] = x[5],
+                       .of[CR_COLUMN_FINAL] = x[6],
                        .all = count_all(l->c),
                        .grad_log_probs = x[7],
                        .grad_entropy = x[8]};

@@ -323,29 +323,29 @@ static void sums_of_updates(void **state)
     assert_true(isnan(all.loss.pg_loss) && isnan(all.loss.infer_diff_max));
 }
 
-static void arrays_of_a_step(void **state)
+static void columns_of_a_step(void **state)
 {
     const float x[3] = {1, 2, 3};
     const uint64_t counts[2 * CR_MINI_COUNTS] = {UINT64_C(1) << 53};
-    const float *array[CR_STEP_ARRAYS];
+    const float *column[CR_NUM_COLUMNS];
     const uint64_t *got;
     cr_samples s = {.num = 2, .num_tokens = 3};
 
     (void)state;
-    for (int missing = -1; missing < CR_STEP_ARRAYS; missing++) {
-        bool is_optional = missing == CR_STEP_OLD || missing == CR_STEP_REF ||
-                           missing == CR_STEP_ENTROPY_MASK || missing == CR_STEP_IS_WEIGHT ||
-                           missing == CR_STEP_WEIGHTS;
+    for (int missing = -1; missing < CR_NUM_COLUMNS; missing++) {
+        bool is_needed = missing == CR_COLUMN_INFER || missing == CR_COLUMN_ADVANTAGES ||
+                         missing == CR_COLUMN_SCORES;
         cr_record r = {0};
         cr_err err = {0};
-        for (int k = 0; k < CR_STEP_ARRAYS; k++)
-            if (k != missing)
-                cr_record_add(&r, cr_step_array_names[k], CR_RECORD_FLOAT32, x,
-                              k >= CR_STEP_SCORES ? 2 : 3);
+        for (int c = 0; c < CR_NUM_COLUMNS; c++)
+            if (c != missing)
+                cr_record_add(&r, cr_batch_columns[c].name, CR_RECORD_FLOAT32, x,
+                              cr_batch_columns[c].is_per_sample ? 2 : 3);
         cr_record_add(&r, "counts", CR_RECORD_UINT64, counts, 2 * CR_MINI_COUNTS);
-        assert_int_equal(cr_step_arrays_read(&r, &s, array, &err),
-                         missing < 0 || is_optional ? CR_OK : CR_EFORMAT);
-        if (is_optional) assert_null(array[missing]);
+        assert_int_equal(cr_step_columns_read(&r, &s, column, &err),
+                         is_needed ? CR_EFORMAT : CR_OK);
+        if (missing >= 0 && !is_needed) assert_null(column[missing]);
+        if (!is_needed) assert_ptr_equal(column[CR_COLUMN_TEACHER], NULL); /* it does not travel */
         err = (cr_err){0};
         assert_int_equal(cr_counts_read(&r, 2, &got, &err), CR_OK);
         assert_true(got[0] == UINT64_C(1) << 53);
@@ -410,7 +410,7 @@ int main(void)
                                        cmocka_unit_test(messages),
                                        cmocka_unit_test(rows_of_a_train_rank),
                                        cmocka_unit_test(sums_of_updates),
-                                       cmocka_unit_test(arrays_of_a_step),
+                                       cmocka_unit_test(columns_of_a_step),
                                        cmocka_unit_test(escapes_without_a_character)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

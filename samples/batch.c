@@ -1,0 +1,215 @@
+/* batch.c -- see batch.h. */
+#include "samples/batch.h"
+#include "samples/protocol.h"
+
+#include <string.h>
+
+void cr_sample_batch_init(cr_sample_batch *b, size_t num)
+{
+    *b = (cr_sample_batch){.samples = CR_NEW_ARRAY(struct cr_batch_sample, num),
+                           .num = num,
+                           .start = CR_NEW_ARRAY(size_t, num + 1)};
+}
+
+void cr_sample_batch_count(cr_sample_batch *b)
+{
+    for (size_t i = 0; i < b->num; i++)
+        b->start[i + 1] = b->start[i] + b->samples[i].num_response;
+    b->num_tokens = b->start[b->num];
+}
+
+void cr_sample_batch_free(cr_sample_batch *b)
+{
+    cr_free(b->samples);
+    cr_free(b->start);
+    for (int c = 0; c < CR_NUM_COLUMNS; c++)
+        cr_free(b->of[c]);
+    *b = (cr_sample_batch){0};
+}
+
+static size_t column_length(const cr_sample_batch *b, cr_batch_column column)
+{
+    return cr_batch_columns[column].is_per_sample ? b->num : b->num_tokens;
+}
+
+double *cr_sample_batch_add(cr_sample_batch *b, cr_batch_column column)
+{
+    if (!b->of[column]) b->of[column] = CR_NEW_ARRAY(double, column_length(b, column) + 1);
+    return b->of[column];
+}
+
+static bool is_one(const double *x, size_t num)
+{
+    for (size_t i = 0; i < num; i++)
+        if (x[i] < 1 || x[i] > 1) return false;
+    return true;
+}
+
+unsigned cr_sample_batch_columns(const cr_sample_batch *b)
+{
+    unsigned columns = 0;
+
+    for (int c = 0; c < CR_NUM_COLUMNS; c++) {
+        cr_batch_travel travel = cr_batch_columns[c].travel;
+        if (!b->of[c] || travel == CR_TRAVEL_NEVER) continue;
+        if (travel == CR_TRAVEL_UNLESS_1 && is_one(b->of[c], column_length(b, (cr_batch_column)c)))
+            continue;
+        columns |= 1U << c;
+    }
+    return columns;
+}
+
+/* ---- a part ---- */
+
+/* Its samples in the order sent: [*num] (owned). */
+static size_t *take_part(const cr_sample_batch *b, const cr_deal *deal, int part, size_t *num)
+{
+    size_t *out = CR_NEW_ARRAY(size_t, b->num + 1);
+
+    *num = 0;
+    for (size_t k = 0; k < b->num; k++) {
+        size_t i = deal->order ? deal->order[k] : k;
+        int of = deal->part ? deal->part[i] : (int)(i % (size_t)deal->num);
+        if (of == part) out[(*num)++] = i;
+    }
+    return out;
+}
+
+/* Arrays of a record, one after the other in memory that the record owns. */
+typedef struct writer {
+    cr_record *record;
+    char *at;
+} writer;
+
+static void *add_array(writer *w, const char *name, cr_record_kind kind, size_t num)
+{
+    void *data = w->at;
+
+    cr_record_add(w->record, name, kind, data, num);
+    w->at += num * (kind == CR_RECORD_UINT64 ? 8 : 4);
+    return data;
+}
+
+/* The first sample of the part with the same prompt, maybe itself: prompts are the same array where they
+ * are of one data row. */
+static void find_prompts(const cr_sample_batch *b, const size_t *mine, size_t num,
+                         int32_t *prompt_of)
+{
+    for (size_t k = 0; k < num; k++) {
+        const struct cr_batch_sample *s = &b->samples[mine[k]];
+        size_t j = 0;
+        while (j < k && (b->samples[mine[j]].prompt != s->prompt ||
+                         b->samples[mine[j]].num_prompt != s->num_prompt))
+            j++;
+        prompt_of[k] = (int32_t)j;
+    }
+}
+
+/* prompts, lengths, prompt_of, mini, ids; sample_ids before them, which are aligned to 8 bytes. */
+static void write_samples(writer *w, const cr_sample_batch *b, const cr_deal *deal,
+                          const size_t *mine, size_t num)
+{
+    uint64_t *names = b->has_ids ? add_array(w, CR_FIELD_SAMPLE_IDS, CR_RECORD_UINT64, num) : NULL;
+    int32_t *prompts = add_array(w, CR_FIELD_PROMPTS, CR_RECORD_INT32, num),
+            *lengths = add_array(w, CR_FIELD_LENGTHS, CR_RECORD_INT32, num),
+            *prompt_of = add_array(w, CR_FIELD_PROMPT_OF, CR_RECORD_INT32, num),
+            *mini = add_array(w, CR_FIELD_MINI, CR_RECORD_INT32, num), *ids;
+    size_t num_ids = 0;
+
+    find_prompts(b, mine, num, prompt_of);
+    for (size_t k = 0; k < num; k++) {
+        const struct cr_batch_sample *s = &b->samples[mine[k]];
+        if (names) names[k] = s->id;
+        prompts[k] = (int32_t)s->num_prompt;
+        lengths[k] = (int32_t)s->num_response;
+        mini[k] = deal->mini ? deal->mini[mine[k]] : 0;
+        num_ids += s->num_response + ((size_t)prompt_of[k] == k ? s->num_prompt : 0);
+    }
+    ids = add_array(w, CR_FIELD_IDS, CR_RECORD_INT32, num_ids);
+    for (size_t k = 0; k < num; k++) {
+        const struct cr_batch_sample *s = &b->samples[mine[k]];
+        size_t num_prompt = (size_t)prompt_of[k] == k ? s->num_prompt : 0;
+        if (num_prompt) memcpy(ids, s->prompt, num_prompt * 4);
+        if (s->num_response) memcpy(ids + num_prompt, s->response, s->num_response * 4);
+        ids += num_prompt + s->num_response;
+    }
+}
+
+/* What the tokens were drawn from, where filters took ids away: all samples of a batch have it, or none. */
+static void write_kept(writer *w, const cr_sample_batch *b, const size_t *mine, size_t num,
+                       size_t num_tokens, size_t num_kept_ids)
+{
+    int32_t *num_kept = add_array(w, CR_FIELD_NUM_KEPT, CR_RECORD_INT32, num_tokens),
+            *ids = add_array(w, CR_FIELD_KEPT_IDS, CR_RECORD_INT32, num_kept_ids);
+
+    for (size_t k = 0; k < num; k++) {
+        const struct cr_batch_sample *s = &b->samples[mine[k]];
+        memcpy(num_kept, s->kept->num, s->num_response * 4);
+        memcpy(ids, s->kept->ids, s->kept->num_ids * 4);
+        num_kept += s->num_response;
+        ids += s->kept->num_ids;
+    }
+}
+
+static void write_column(writer *w, const cr_sample_batch *b, cr_batch_column column,
+                         const size_t *mine, size_t num, size_t num_tokens)
+{
+    bool is_per_sample = cr_batch_columns[column].is_per_sample;
+    const double *x = b->of[column];
+    float *out = add_array(w, cr_batch_columns[column].name, CR_RECORD_FLOAT32,
+                           is_per_sample ? num : num_tokens);
+
+    for (size_t k = 0; k < num; k++)
+        if (is_per_sample)
+            *out++ = (float)x[mine[k]];
+        else
+            for (size_t t = b->start[mine[k]]; t < b->start[mine[k] + 1]; t++)
+                *out++ = (float)x[t];
+}
+
+void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int part,
+                           unsigned columns, cr_record *out)
+{
+    size_t num, num_tokens = 0, num_ids = 0, num_kept = 0, num_columns = 0,
+                *mine = take_part(b, deal, part, &num);
+    bool has_kept = b->num && b->samples[0].kept;
+    writer w = {.record = out};
+
+    for (size_t k = 0; k < num; k++) {
+        const struct cr_batch_sample *s = &b->samples[mine[k]];
+        num_tokens += s->num_response;
+        num_ids += s->num_prompt + s->num_response;
+        num_kept += has_kept ? s->kept->num_ids : 0;
+    }
+    for (unsigned left = columns; left; left &= left - 1)
+        num_columns++;
+    out->owned = w.at = cr_alloc(
+        8 * num +
+        4 * (4 * num + num_ids + num_tokens + num_kept + num_columns * (num_tokens + num)) + 8);
+    write_samples(&w, b, deal, mine, num);
+    if (has_kept) write_kept(&w, b, mine, num, num_tokens, num_kept);
+    for (int c = 0; c < CR_NUM_COLUMNS; c++)
+        if (columns >> c & 1) write_column(&w, b, (cr_batch_column)c, mine, num, num_tokens);
+    cr_free(mine);
+}
+
+cr_status cr_sample_batch_read(cr_sample_batch *b, const cr_deal *deal, int part,
+                               const cr_record *reply, const char *name, cr_batch_column column,
+                               cr_err *err)
+{
+    const void *from;
+    size_t num_floats, num, want = 0, at = 0, *mine;
+    double *to = cr_sample_batch_add(b, column);
+
+    CR_TRY(cr_record_get(reply, name, CR_RECORD_FLOAT32, &from, &num_floats, err));
+    mine = take_part(b, deal, part, &num);
+    for (size_t k = 0; k < num; k++)
+        want += b->samples[mine[k]].num_response;
+    if (num_floats != want)
+        cr_fail(err, CR_EFORMAT, "%zu numbers of %s for %zu tokens", num_floats, name, want);
+    for (size_t k = 0; k < num && err->status == CR_OK; k++)
+        for (size_t t = b->start[mine[k]]; t < b->start[mine[k] + 1]; t++)
+            to[t] = ((const float *)from)[at++];
+    cr_free(mine);
+    return err->status;
+}

@@ -1,0 +1,53 @@
+/* batch.h -- samples that ranks of a role pass over, with numbers for each response token or sample (rl/batch_columns.h): the
+ * pipeline's side of log_probs, train_step and sft_step; samples/train.h is the side of the ranks.
+ *
+ * Ownership: a batch owns its columns; ids and kept ids are borrowed.
+ */
+#ifndef CR_SAMPLE_BATCH_H
+#define CR_SAMPLE_BATCH_H
+
+#include "exchange/record.h"
+#include "rl/batch_columns.h"
+#include "samples/sample.h"
+
+typedef struct cr_sample_batch {
+    struct cr_batch_sample {
+        uint64_t id;
+        const int32_t *prompt, *response;
+        size_t num_prompt, num_response;
+        const cr_kept *kept; /* NULL: no filters */
+    } * samples;             /* [num] */
+    size_t num, num_tokens;
+    bool has_ids;               /* of samples, for errors of ranks */
+    size_t *start;              /* [num + 1] of response tokens */
+    double *of[CR_NUM_COLUMNS]; /* [num_tokens] or [num]; NULL: it has none */
+} cr_sample_batch;
+
+/* Room for num samples, which the caller fills before cr_sample_batch_count; columns come after that. */
+void cr_sample_batch_init(cr_sample_batch *b, size_t num);
+void cr_sample_batch_count(cr_sample_batch *b);
+void cr_sample_batch_free(cr_sample_batch *b);
+/* The column, made of zeros unless it is there. */
+double *cr_sample_batch_add(cr_sample_batch *b, cr_batch_column column);
+/* Those of its columns that a train_step sends, as bits 1 << cr_batch_column. */
+unsigned cr_sample_batch_columns(const cr_sample_batch *b);
+
+/* Which samples go where: `num` parts, one for each batch of a role (ranks of a ulysses group get the same part). */
+typedef struct cr_deal {
+    int num;
+    const uint32_t *order; /* [samples] in which each part has its own; NULL: 0, 1, .. */
+    const int32_t *part;   /* [samples] the part of each; NULL: each in turn */
+    const int32_t *mini;   /* [samples] mini-batch of each; NULL: 0 */
+} cr_deal;
+
+/* The samples of a part, with these columns, into a record that owns its arrays (docs/exchange.md). A prompt that
+ * several samples of the part have in common is written once. */
+void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int part,
+                           unsigned columns, cr_record *out);
+/* The array `name` of a reply, a number for each response token of the part, into the column. CR_EFORMAT: it has
+ * another length, or is not there. */
+CR_MUST cr_status cr_sample_batch_read(cr_sample_batch *b, const cr_deal *deal, int part,
+                                       const cr_record *reply, const char *name,
+                                       cr_batch_column column, cr_err *err);
+
+#endif
