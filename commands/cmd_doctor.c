@@ -239,7 +239,10 @@ static void check_products(report *r)
         snprintf(found, sizeof found, "%d of %d sizes of weights (%s)", p.num_taken, p.num_sizes,
                  p.refusal);
     else if (p.num_sizes)
-        snprintf(found, sizeof found, "cuBLASLt's give a row the same bits in any company");
+        snprintf(found, sizeof found,
+                 "cuBLASLt's give a row the same bits in any company; few rows of %d of %d sizes "
+                 "have a kernel of their own, and %d algorithms of cuBLASLt are for few rows",
+                 p.num_few, p.num_sizes, p.num_fitted);
     say(r, "products", err.status || p.refusal[0] ? NOTE : FINE, found,
         "cuBLASLt multiplies where that is so for the sizes at hand, croll's own kernels "
         "elsewhere");

@@ -54,6 +54,8 @@ CR_MUST cr_status cr_gpu_close_loan(cr_device *dev, cr_mem *base, cr_err *err);
  * kernels'. */
 typedef struct cr_gpu_products {
     int num_sizes, num_taken;
+    int num_few; /* of all sizes: those whose few rows have a kernel of their own, with the same bits */
+    int num_fitted;    /* algorithms of cuBLASLt for few rows beside those for many */
     char refusal[120]; /* why the first met that is not taken is not */
 } cr_gpu_products;
 cr_gpu_products cr_gpu_get_products(const cr_device *dev);

@@ -11,13 +11,18 @@
 #include <string.h>
 
 enum {
-    MANY_ROWS = 8192, /* for which the algorithm is asked */
+    MANY_ROWS = 8192, /* for which the first algorithm is asked */
+    MOST_ASKED = 4,   /* algorithms */
     ALIGNED = 16,
     PROBE_BYTES = 128 << 20, /* of rows, and of their products */
     OWN_ROWS = 256           /* of the probe, each different; further ones repeat them */
 };
 
-/* The sizes and types that one algorithm is kept for. m is that of dw alone, whose k is the number of rows. */
+/* Numbers of rows up to which an algorithm may be another one than that of many rows, the last. */
+static const int64_t up_to[] = {1, 16, 64, 256, 1024, MANY_ROWS};
+enum { MANY = CR_COUNT(up_to) - 1, FEW_PROBED = 1024 };
+
+/* The sizes and types that algorithms are kept for. m is that of dw alone, whose k is the number of rows. */
 typedef struct sizes {
     cr_dtype dtype, c_dtype;
     bool is_a_turned, is_b_turned, has_bias, has_add;
@@ -29,13 +34,15 @@ typedef struct kept {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t weight, rows, out; /* A, B, C and D */
     int64_t num_rows;                         /* that the layouts have now; -1: not sure */
-    cublasLtMatmulAlgo_t algo;
-    char refusal[sizeof((cr_gpu_products){0}.refusal)]; /* "": taken */
+    cublasLtMatmulAlgo_t algos[CR_COUNT(up_to)];
+    int num_fitted; /* of those before the last that are not the last */
+    bool is_few;    /* up to CRI_FEW_ROWS rows are few.cu's */
+    char refusal[sizeof((cr_gpu_products){0}.refusal)]; /* "": many rows are cuBLASLt's */
     struct kept *next;
 } kept;
 
 struct cri_library {
-    cublasLtHandle_t handle;
+    cublasLtHandle_t handle; /* NULL: CROLL_CUDA_PRODUCTS=own */
     kept *first;
 };
 
@@ -105,7 +112,23 @@ static cublasStatus_t set_bias(const kept *k, const void *bias)
                                           sizeof bias);
 }
 
-static cublasStatus_t multiply(cri_library *l, kept *k, const cri_product *p, cudaStream_t stream)
+/* Own kernels round a product before the addend comes to it, cuBLASLt does not. */
+static bool is_rounded(const kept *k)
+{
+    return k->refusal[0] != 0;
+}
+
+static const cublasLtMatmulAlgo_t *algo_of(const kept *k, int64_t num_rows)
+{
+    int i = 0;
+
+    while (i < (int)MANY && up_to[i] < num_rows)
+        i++;
+    return &k->algos[i];
+}
+
+static cublasStatus_t multiply(cri_library *l, kept *k, const cublasLtMatmulAlgo_t *algo,
+                               const cri_product *p, cudaStream_t stream)
 {
     const float one = 1, beta = p->add ? 1 : 0;
     cublasStatus_t code = p->bias ? set_bias(k, p->bias) : CUBLAS_STATUS_SUCCESS;
@@ -113,7 +136,7 @@ static cublasStatus_t multiply(cri_library *l, kept *k, const cri_product *p, cu
     if (code == CUBLAS_STATUS_SUCCESS) code = set_rows(k, rows_of(p));
     if (code != CUBLAS_STATUS_SUCCESS) return code;
     return cublasLtMatmul(l->handle, k->desc, &one, p->b, k->weight, p->a, k->rows, &beta,
-                          p->add ? p->add : p->c, k->out, p->c, k->out, &k->algo, NULL, 0, stream);
+                          p->add ? p->add : p->c, k->out, p->c, k->out, algo, NULL, 0, stream);
 }
 
 /* ---- choosing the algorithm ---- */
@@ -166,78 +189,121 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t *out)
     return code;
 }
 
-/* The algorithm for the rows of k's layouts into k->algo, or k->refusal. */
-static void ask(cri_library *l, kept *k, cublasLtMatmulPreference_t preference)
+/* Does the algorithm split k? Its refusal, then. */
+static bool is_split(kept *k, const cublasLtMatmulHeuristicResult_t *found)
 {
-    cublasLtMatmulHeuristicResult_t found;
-    int num = 0, parts = 0;
-    cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(
-        l->handle, k->desc, k->weight, k->rows, k->out, k->out, preference, 1, &found, &num);
+    int parts = 0;
+    cublasStatus_t code = cublasLtMatmulAlgoConfigGetAttribute(
+        &found->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts, NULL);
 
-    if (is_refused(k, "it has no algorithm without workspace", code)) return;
-    if (num < 1)
-        snprintf(k->refusal, sizeof k->refusal, "it has no algorithm without workspace");
-    else if (!is_refused(k, "it has no algorithm without workspace", found.state) &&
-             !is_refused(k, "its algorithm does not say into how many parts it splits k",
-                         cublasLtMatmulAlgoConfigGetAttribute(&found.algo,
-                                                              CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
-                                                              &parts, sizeof parts, NULL)) &&
-             parts > 1)
+    if (is_refused(k, "it has no algorithm without workspace", found->state) ||
+        is_refused(k, "its algorithm does not say into how many parts it splits k", code))
+        return true;
+    if (parts > 1)
         snprintf(k->refusal, sizeof k->refusal, "its algorithm splits k into %d parts", parts);
-    if (num) k->algo = found.algo;
+    return parts > 1;
 }
 
-/* With many rows. */
-static void choose(cri_library *l, kept *k, const cri_product *p)
+/* Algorithms for the rows of k's layouts that do not split k, best first: how many. 0: k->refusal says why. */
+static int ask(cri_library *l, kept *k, cublasLtMatmulPreference_t preference,
+               cublasLtMatmulAlgo_t algos[MOST_ASKED])
 {
-    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found[MOST_ASKED];
+    int num = 0, num_whole = 0;
+    cublasStatus_t code =
+        cublasLtMatmulAlgoGetHeuristic(l->handle, k->desc, k->weight, k->rows, k->out, k->out,
+                                       preference, MOST_ASKED, found, &num);
+
+    if (is_refused(k, "it has no algorithm without workspace", code)) return 0;
+    if (num < 1) snprintf(k->refusal, sizeof k->refusal, "it has no algorithm without workspace");
+    for (int i = 0; i < num; i++)
+        if (!is_split(k, &found[i])) algos[num_whole++] = found[i].algo;
+    if (num_whole) k->refusal[0] = 0;
+    return num_whole;
+}
+
+/* Describes the product for many rows. */
+static bool is_described(kept *k, const cri_product *p, cublasLtMatmulPreference_t *preference)
+{
     cri_product many = *p;
 
     if (p->is_a_turned)
         many.k = MANY_ROWS;
     else
         many.m = MANY_ROWS;
-    if (!is_refused(k, "a product of cuBLASLt", describe(k, p->bias)) &&
-        !is_refused(k, "what cuBLASLt may choose", prefer(&preference)) &&
-        !is_refused(k, "a matrix of cuBLASLt", describe_matrices(k, &many)))
-        ask(l, k, preference);
-    if (preference) cublasLtMatmulPreferenceDestroy(preference);
+    return !is_refused(k, "a product of cuBLASLt", describe(k, p->bias)) &&
+           !is_refused(k, "what cuBLASLt may choose", prefer(preference)) &&
+           !is_refused(k, "a matrix of cuBLASLt", describe_matrices(k, &many));
 }
 
 /* ---- the probe ---- */
 
 static const int64_t probe_rows[] = {1, 2, 16, 17, 64, 257, 2048, MANY_ROWS};
 
+/* Its numbers are 2^0 to 2^8 in the rows and 2^-4 to 2^4 in the weight, either sign, and those of the second half of k are those of the first in
+ * reverse, in the rows with the other sign: all sums are 0 but for what rounding leaves, which depends on the order of sums in every
+ * element and is not hidden by C's fewer bits. Bias and addend are about as small. */
+enum { ROWS, WEIGHT, BIAS, ADD, OUT, NUM_PARTS };
+static const int exponents[OUT] = {[ROWS] = 0, [WEIGHT] = -4, [BIAS] = -12, [ADD] = -12};
+
 typedef struct probe {
     cri_product p; /* of its own memory */
-    cr_mem *rows, *out;
+    cr_mem *mem[NUM_PARTS];
+    size_t bytes[NUM_PARTS];
     size_t row_bytes, out_bytes; /* of one row */
-    int64_t most;
-    char *alone, *company; /* [out_bytes] */
+    int64_t most, few;           /* rows; few: of want */
+    char *alone, *company;       /* [out_bytes] */
+    char *want, *got;            /* [few, out_bytes] */
 } probe;
 
-/* The row that is looked at lies first and wherever it is the last; the others are different numbers near 1. */
-static cr_status upload_rows(cr_device *dev, probe *x, cr_err *err)
+static uint16_t number(cr_dtype dtype, int exponent, uint32_t *state)
 {
-    uint16_t *bits = cr_alloc((size_t)x->most * x->row_bytes);
-    int64_t k = x->p.lda, num = x->most < OWN_ROWS ? x->most : OWN_ROWS;
-    uint32_t state = 1;
+    *state = *state * 1664525u + 1013904223u;
+    exponent += (int)(*state >> 29);
+    return (uint16_t)((*state >> 13 & 0x8000) |
+                      (dtype == CR_BF16
+                           ? (uint32_t)(127 + exponent) << 7 | (*state >> 16 & 0x7f)
+                           : (uint32_t)(15 + exponent) << 10 | (*state >> 16 & 0x3ff)));
+}
 
-    for (int64_t i = 0; i < num * k; i++) {
-        state = state * 1664525u + 1013904223u;
-        bits[i] = (uint16_t)((x->p.dtype == CR_BF16 ? 0x3f00 : 0x3800) | state >> 24 |
-                             (state >> 8 & 0x8000)); /* 0.5 to 2, either sign */
-    }
-    for (int64_t row = num; row < x->most; row++)
-        memcpy(bits + row * k, bits + row % num * k, x->row_bytes);
-    for (size_t i = 1; i < CR_COUNT(probe_rows) && probe_rows[i] <= x->most; i++)
-        memcpy(bits + (probe_rows[i] - 1) * k, bits, x->row_bytes);
-    cr_note(dev->kernels->upload(dev, x->rows, bits, (size_t)x->most * x->row_bytes, err));
+/* Rows of k numbers: those of the second half, in reverse, become those of the first, times -1 if is_turned. */
+static void mirror(uint16_t *bits, int64_t num, int64_t k, int64_t ld, bool is_turned)
+{
+    for (int64_t row = 0; row < num; row++)
+        for (int64_t i = 0; i < k / 2; i++)
+            bits[row * ld + k - 1 - i] = bits[row * ld + i] ^ (is_turned ? 0x8000 : 0);
+}
+
+/* The row that is looked at lies first and wherever it is the last; the others are different. */
+static void fill_rows(uint16_t *bits, int64_t num, size_t row_bytes)
+{
+    for (int64_t row = OWN_ROWS; row < num; row++)
+        memcpy((char *)bits + (size_t)row * row_bytes,
+               (char *)bits + (size_t)(row % OWN_ROWS) * row_bytes, row_bytes);
+    for (size_t i = 1; i < CR_COUNT(probe_rows) && probe_rows[i] <= num; i++)
+        memcpy((char *)bits + (size_t)(probe_rows[i] - 1) * row_bytes, bits, row_bytes);
+}
+
+static cr_status fill(cr_device *dev, const probe *x, int part, cr_err *err)
+{
+    const cri_product *p = &x->p;
+    uint16_t *bits = cr_alloc(x->bytes[part]);
+    uint32_t state = (uint32_t)part;
+
+    for (size_t i = 0; i < x->bytes[part] / sizeof *bits; i++)
+        bits[i] = number(p->dtype, exponents[part], &state);
+    if (part == ROWS) mirror(bits, x->most, p->k, p->lda, true);
+    if (part == ROWS) fill_rows(bits, x->most, x->row_bytes);
+    if (part == ADD) fill_rows(bits, x->most, x->out_bytes);
+    if (part == WEIGHT && !p->is_b_turned) mirror(bits, p->n, p->k, p->ldb, false);
+    for (int64_t k = 0; part == WEIGHT && p->is_b_turned && k < p->k / 2; k++)
+        memcpy(bits + (p->k - 1 - k) * p->ldb, bits + k * p->ldb, (size_t)p->ldb * sizeof *bits);
+    cr_note(dev->kernels->upload(dev, x->mem[part], bits, x->bytes[part], err));
     cr_free(bits);
     return err->status;
 }
 
-static cr_status probe_open(cr_device *dev, const cri_product *p, probe *x, cr_err *err)
+static void find_sizes(const cri_product *p, probe *x)
 {
     size_t larger;
 
@@ -246,37 +312,53 @@ static cr_status probe_open(cr_device *dev, const cri_product *p, probe *x, cr_e
     larger = x->row_bytes > x->out_bytes ? x->row_bytes : x->out_bytes;
     for (size_t i = 0; i < CR_COUNT(probe_rows); i++)
         if (i == 0 || (size_t)probe_rows[i] * larger <= PROBE_BYTES) x->most = probe_rows[i];
-    x->alone = cr_alloc(2 * x->out_bytes);
+    x->few = x->most < FEW_PROBED ? x->most : FEW_PROBED;
+    x->bytes[ROWS] = (size_t)x->most * x->row_bytes;
+    x->bytes[WEIGHT] = (size_t)((p->is_b_turned ? p->k : p->n) * p->ldb) * cr_dtype_bytes(p->dtype);
+    x->bytes[BIAS] = p->bias ? (size_t)p->n * cr_dtype_bytes(p->aux_dtype) : 0;
+    x->bytes[ADD] = p->add ? (size_t)x->most * x->out_bytes : 0;
+    x->bytes[OUT] = (size_t)x->most * x->out_bytes;
+}
+
+static cr_status probe_open(cr_device *dev, const cri_product *p, probe *x, cr_err *err)
+{
+    find_sizes(p, x);
+    x->alone = cr_alloc(2 * (size_t)(1 + x->few) * x->out_bytes);
     x->company = x->alone + x->out_bytes;
-    CR_TRY(dev->kernels->alloc(dev, (size_t)x->most * x->row_bytes, &x->rows, err));
-    CR_TRY(dev->kernels->alloc(dev, (size_t)x->most * x->out_bytes, &x->out, err));
-    CR_TRY(upload_rows(dev, x, err));
-    x->p.a = cr_mem_to_host(x->rows);
-    x->p.c = cr_mem_to_host(x->out);
-    if (p->add) x->p.add = x->p.c;
+    x->want = x->company + x->out_bytes;
+    x->got = x->want + (size_t)x->few * x->out_bytes;
+    for (int i = 0; i < NUM_PARTS; i++) {
+        if (!x->bytes[i]) continue;
+        CR_TRY(dev->kernels->alloc(dev, x->bytes[i], &x->mem[i], err));
+        if (i < OUT) CR_TRY(fill(dev, x, i, err));
+    }
+    x->p.a = cr_mem_to_host(x->mem[ROWS]);
+    x->p.b = cr_mem_to_host(x->mem[WEIGHT]);
+    x->p.bias = p->bias ? cr_mem_to_host(x->mem[BIAS]) : NULL;
+    x->p.add = p->add ? cr_mem_to_host(x->mem[ADD]) : NULL;
+    x->p.c = cr_mem_to_host(x->mem[OUT]);
     return CR_OK;
 }
 
 static void probe_close(cr_device *dev, probe *x)
 {
-    if (x->rows) dev->kernels->release(dev, x->rows, (size_t)x->most * x->row_bytes);
-    if (x->out) dev->kernels->release(dev, x->out, (size_t)x->most * x->out_bytes);
+    for (int i = 0; i < NUM_PARTS; i++)
+        if (x->mem[i]) dev->kernels->release(dev, x->mem[i], x->bytes[i]);
     cr_free(x->alone);
 }
 
-static cr_status try_rows(cr_device *dev, cri_library *l, kept *k, probe *x, int64_t num,
-                          cr_err *err)
+static cr_status try_rows(cr_device *dev, cri_library *l, kept *k, const cublasLtMatmulAlgo_t *algo,
+                          probe *x, int64_t num, cr_err *err)
 {
     const int64_t places[] = {0, num - 1};
     char what[32];
 
     x->p.m = num;
-    CR_TRY(dev->kernels->zero(dev, x->out, (size_t)num * x->out_bytes, err)); /* the addend */
     snprintf(what, sizeof what, "it refuses %lld rows", (long long)num);
-    if (is_refused(k, what, multiply(l, k, &x->p, cri_cuda_stream(dev)))) return CR_OK;
+    if (is_refused(k, what, multiply(l, k, algo, &x->p, cri_cuda_stream(dev)))) return CR_OK;
     for (int i = 0; i < 2 && !k->refusal[0]; i++) {
         CR_TRY(dev->kernels->download(dev, num == 1 ? x->alone : x->company,
-                                      cr_mem_add(x->out, (size_t)places[i] * x->out_bytes),
+                                      cr_mem_add(x->mem[OUT], (size_t)places[i] * x->out_bytes),
                                       x->out_bytes, err));
         if (num > 1 && memcmp(x->alone, x->company, x->out_bytes) != 0)
             snprintf(k->refusal, sizeof k->refusal,
@@ -286,17 +368,127 @@ static cr_status try_rows(cr_device *dev, cri_library *l, kept *k, probe *x, int
     return CR_OK;
 }
 
-static cr_status check_rows(cr_device *dev, cri_library *l, kept *k, const cri_product *p,
-                            cr_err *err)
+/* Is the algorithm one for all numbers of rows? If not, k->refusal says why. */
+static cr_status check_rows(cr_device *dev, cri_library *l, kept *k,
+                            const cublasLtMatmulAlgo_t *algo, probe *x, cr_err *err)
 {
-    probe x;
+    for (size_t i = 0; i < CR_COUNT(probe_rows) && !k->refusal[0]; i++) {
+        if (probe_rows[i] > x->most) break;
+        CR_TRY(try_rows(dev, l, k, algo, x, probe_rows[i], err));
+    }
+    return CR_OK;
+}
 
-    if (probe_open(dev, p, &x, err) == CR_OK)
-        for (size_t i = 0; i < CR_COUNT(probe_rows) && !k->refusal[0]; i++) {
-            if (probe_rows[i] > x.most) break;
-            if (try_rows(dev, l, k, &x, probe_rows[i], err) != CR_OK) break;
-        }
+/* ---- few rows ---- */
+
+/* A way to make products: an algorithm of cuBLASLt, or croll's own kernel for few rows or for any. */
+typedef struct way {
+    const cublasLtMatmulAlgo_t *algo;
+    bool is_few;
+} way;
+
+/* The first num rows by this way, into out. *is_there: it took them. */
+static cr_status fetch_rows(cr_device *dev, cri_library *l, kept *k, probe *x, const way *by,
+                            int64_t num, char *out, bool *is_there, cr_err *err)
+{
+    x->p.m = num;
+    *is_there = true;
+    if (by->algo)
+        *is_there = multiply(l, k, by->algo, &x->p, cri_cuda_stream(dev)) == CUBLAS_STATUS_SUCCESS;
+    else if (by->is_few)
+        CR_TRY(cri_cuda_product_few(dev, "products of few rows", &x->p, 1, is_rounded(k), err));
+    else
+        CR_TRY(cri_cuda_product(dev, "products of few rows", &x->p, err));
+    return *is_there
+               ? dev->kernels->download(dev, out, x->mem[OUT], (size_t)num * x->out_bytes, err)
+               : CR_OK;
+}
+
+/* Have these numbers of rows the bits that want says? */
+static cr_status compare_rows(cr_device *dev, cri_library *l, kept *k, probe *x, const way *by,
+                              const int64_t *nums, int num_nums, bool *is_same, cr_err *err)
+{
+    *is_same = true;
+    for (int i = 0; i < num_nums && *is_same && nums[i] <= x->few; i++) {
+        CR_TRY(fetch_rows(dev, l, k, x, by, nums[i], x->got, is_same, err));
+        *is_same = *is_same && memcmp(x->got, x->want, (size_t)nums[i] * x->out_bytes) == 0;
+    }
+    return CR_OK;
+}
+
+/* For the rows up to up_to[i]: the first algorithm whose rows have the bits of those of many rows. */
+static cr_status fit_one(cr_device *dev, cri_library *l, kept *k, probe *x,
+                         cublasLtMatmulPreference_t preference, int i, cr_err *err)
+{
+    const int64_t first = i ? up_to[i - 1] + 1 : 1,
+                  nums[] = {first, (first + up_to[i]) / 2, up_to[i]};
+    cublasLtMatmulAlgo_t algos[MOST_ASKED];
+    bool is_same = false;
+    int num = 0;
+
+    if (first > x->few) return CR_OK;
+    if (set_rows(k, up_to[i]) == CUBLAS_STATUS_SUCCESS) num = ask(l, k, preference, algos);
+    k->refusal[0] = 0; /* that of many rows is there */
+    for (int a = 0; a < num && !is_same; a++) {
+        const way by = {.algo = &algos[a]};
+        if (memcmp(by.algo, &k->algos[MANY], sizeof *by.algo) == 0) break;
+        CR_TRY(compare_rows(dev, l, k, x, &by, nums, CR_COUNT(nums), &is_same, err));
+        if (is_same) k->algos[i] = *by.algo;
+    }
+    k->num_fitted += is_same;
+    return CR_OK;
+}
+
+/* Few rows: by few.cu, or by algorithms of their own, where these have the bits that many rows have. */
+static cr_status fit(cr_device *dev, cri_library *l, kept *k, probe *x,
+                     cublasLtMatmulPreference_t preference, cr_err *err)
+{
+    static const int64_t nums[] = {1, 16, 17, CRI_FEW_ROWS};
+    const way many = {.algo = k->refusal[0] ? NULL : &k->algos[MANY]}, few = {.is_few = true};
+    bool is_there, is_few = false;
+
+    if (!many.algo && x->few > CRI_FEW_ROWS) x->few = CRI_FEW_ROWS;
+    CR_TRY(fetch_rows(dev, l, k, x, &many, x->few, x->want, &is_there, err));
+    if (!is_there) return CR_OK;
+    if (cri_cuda_is_for_few(&x->p))
+        CR_TRY(compare_rows(dev, l, k, x, &few, nums, CR_COUNT(nums), &is_few, err));
+    k->is_few = is_few;
+    for (int i = 0; many.algo && i < (int)MANY; i++)
+        if (!is_few || up_to[i] > CRI_FEW_ROWS) CR_TRY(fit_one(dev, l, k, x, preference, i, err));
+    return CR_OK;
+}
+
+static cr_status try_algorithms(cr_device *dev, cri_library *l, kept *k, probe *x,
+                                cublasLtMatmulPreference_t preference, cr_err *err)
+{
+    cublasLtMatmulAlgo_t algos[MOST_ASKED];
+    int num = ask(l, k, preference, algos);
+
+    for (int a = 0; a < num && (a == 0 || k->refusal[0]); a++) {
+        k->refusal[0] = 0;
+        if (!k->of.is_a_turned) CR_TRY(check_rows(dev, l, k, &algos[a], x, err));
+        for (size_t i = 0; i < CR_COUNT(up_to); i++)
+            k->algos[i] = algos[a];
+    }
+    return CR_OK;
+}
+
+/* The algorithm of many rows, and what few rows take. */
+static cr_status choose(cr_device *dev, cri_library *l, kept *k, const cri_product *p, cr_err *err)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    probe x = {0};
+
+    if (!p->is_a_turned) cr_note(probe_open(dev, p, &x, err));
+    if (!l->handle)
+        snprintf(k->refusal, sizeof k->refusal, "CROLL_CUDA_PRODUCTS=own");
+    else if (err->status == CR_OK && is_described(k, p, &preference))
+        cr_note(try_algorithms(dev, l, k, &x, preference, err));
+    if (err->status == CR_OK && !p->is_a_turned && !p->is_b_turned &&
+        (!k->refusal[0] || cri_cuda_is_for_few(p)))
+        cr_note(fit(dev, l, k, &x, preference, err));
     probe_close(dev, &x);
+    if (preference) cublasLtMatmulPreferenceDestroy(preference);
     return err->status;
 }
 
@@ -318,9 +510,8 @@ static cr_status meet(cr_device *dev, cri_library *l, const sizes *of, const cri
     k->of = *of;
     k->next = l->first;
     l->first = *out = k;
-    choose(l, k, p);
-    if (!k->refusal[0] && !p->is_a_turned) CR_TRY(check_rows(dev, l, k, p, err));
-    if (k->refusal[0])
+    CR_TRY(choose(dev, l, k, p, err));
+    if (l->handle && k->refusal[0])
         cr_log(CR_LOG_WARN, "cuda",
                "products of a weight [%lld, %lld] are left to croll's own kernels, not cuBLASLt: "
                "%s",
@@ -356,38 +547,74 @@ static cr_status align_bias(cr_device *dev, cri_product *p, cr_err *err)
     return CR_OK;
 }
 
-cr_status cri_library_product(cr_device *dev, cri_library *l, const char *op, const cri_product *p,
-                              bool *is_taken, cr_err *err)
+static sizes sizes_of(const cri_product *p)
 {
-    /* dw's k, and the m of the others, is the number of rows: one algorithm for all of them */
-    const sizes of = {p->dtype,
-                      p->c_dtype,
-                      p->is_a_turned,
-                      p->is_b_turned,
-                      p->bias != NULL,
-                      p->add != NULL,
-                      p->is_a_turned ? p->m : 0,
-                      p->n,
-                      p->is_a_turned ? 0 : p->k,
-                      p->lda,
-                      p->ldb,
-                      p->ldc};
-    cri_product now = *p;
-    kept *k = l ? l->first : NULL;
+    /* dw's k, and the m of the others, is the number of rows: one size for all of them */
+    return (sizes){p->dtype,
+                   p->c_dtype,
+                   p->is_a_turned,
+                   p->is_b_turned,
+                   p->bias != NULL,
+                   p->add != NULL,
+                   p->is_a_turned ? p->m : 0,
+                   p->n,
+                   p->is_a_turned ? 0 : p->k,
+                   p->lda,
+                   p->ldb,
+                   p->ldc};
+}
 
-    *is_taken = false;
-    if (!l || !is_for_library(p) || p->m <= 0 || p->n <= 0 || p->k <= 0) return CR_OK;
+/* What was chosen for its sizes; *out NULL: they are linear.cu's. */
+static cr_status find(cr_device *dev, cri_library *l, const char *op, const cri_product *p,
+                      kept **out, cr_err *err)
+{
+    const sizes of = sizes_of(p);
+    cri_product now = *p;
+
+    *out = NULL;
+    if (!is_for_library(p) || p->m <= 0 || p->n <= 0 || p->k <= 0) return CR_OK;
+    if (!l->handle && !cri_cuda_is_for_few(p)) return CR_OK;
     if (((uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->c | (uintptr_t)p->add) % ALIGNED)
         return cr_fail(err, CR_EARG,
                        "%s on device cuda: 16-bit matrices begin at multiples of 16 bytes", op);
+    for (*out = l->first; *out && !is_same(&(*out)->of, &of);)
+        *out = (*out)->next;
+    if (*out) return CR_OK;
     CR_TRY(align_bias(dev, &now, err));
-    while (k && !is_same(&k->of, &of))
-        k = k->next;
-    if (!k) CR_TRY(meet(dev, l, &of, &now, &k, err));
-    if (k->refusal[0]) return CR_OK;
+    return meet(dev, l, &of, &now, out, err);
+}
+
+cr_status cri_library_few(cr_device *dev, cri_library *l, const char *op, const cri_product *p,
+                          int num, bool *is_taken, cr_err *err)
+{
+    bool is_sum_rounded = false;
+
+    *is_taken = false;
+    if (p->m > CRI_FEW_ROWS || num > CRI_FEW_PRODUCTS) return CR_OK;
+    for (int i = 0; i < num; i++) {
+        kept *k;
+        CR_TRY(find(dev, l, op, &p[i], &k, err));
+        if (!k || !k->is_few) return CR_OK;
+        if (p[i].add) is_sum_rounded = is_rounded(k);
+    }
     *is_taken = true;
+    return cri_cuda_product_few(dev, op, p, num, is_sum_rounded, err);
+}
+
+cr_status cri_library_product(cr_device *dev, cri_library *l, const char *op, const cri_product *p,
+                              bool *is_taken, cr_err *err)
+{
+    cri_product now = *p;
+    kept *k;
+
+    CR_TRY(cri_library_few(dev, l, op, p, 1, is_taken, err));
+    if (*is_taken) return CR_OK;
+    CR_TRY(find(dev, l, op, p, &k, err));
+    if (!k || k->refusal[0]) return CR_OK;
+    *is_taken = true;
+    CR_TRY(align_bias(dev, &now, err));
     return check("a product that cuBLASLt has accepted before",
-                 multiply(l, k, &now, cri_cuda_stream(dev)), err);
+                 multiply(l, k, algo_of(k, rows_of(p)), &now, cri_cuda_stream(dev)), err);
 }
 
 /* ---- the library ---- */
@@ -395,15 +622,15 @@ cr_status cri_library_product(cr_device *dev, cri_library *l, const char *op, co
 cr_status cri_library_open(cri_library **out, cr_err *err)
 {
     const char *wanted = getenv("CROLL_CUDA_PRODUCTS");
+    bool is_own = wanted && strcmp(wanted, "own") == 0;
     cri_library *l;
 
     *out = NULL;
-    if (wanted && strcmp(wanted, "own") == 0) return CR_OK;
-    if (wanted && strcmp(wanted, "library") != 0)
+    if (wanted && !is_own && strcmp(wanted, "library") != 0)
         return cr_fail(err, CR_EUSAGE, "CROLL_CUDA_PRODUCTS is \"%s\" (use library or own)",
                        wanted);
     l = CR_NEW(cri_library);
-    if (check("cublasLtCreate", cublasLtCreate(&l->handle), err) != CR_OK) {
+    if (!is_own && check("cublasLtCreate", cublasLtCreate(&l->handle), err) != CR_OK) {
         cr_free(l);
         return err->status;
     }
@@ -423,7 +650,7 @@ void cri_library_close(cri_library *l)
         if (k->out) cublasLtMatrixLayoutDestroy(k->out);
         cr_free(k);
     }
-    cublasLtDestroy(l->handle);
+    if (l->handle) cublasLtDestroy(l->handle);
     cr_free(l);
 }
 
@@ -432,8 +659,11 @@ cr_gpu_products cri_library_products(const cri_library *l)
     cr_gpu_products all = {0};
 
     for (const kept *k = l ? l->first : NULL; k; k = k->next) {
+        all.num_few += k->is_few;
+        if (!l->handle) continue;
         all.num_sizes++;
         all.num_taken += !k->refusal[0];
+        all.num_fitted += k->num_fitted;
         if (k->refusal[0]) snprintf(all.refusal, sizeof all.refusal, "%s", k->refusal);
     }
     return all;

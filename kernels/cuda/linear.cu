@@ -1,7 +1,8 @@
 /* linear.cu -- products of activations and weights: y = x W^T, dx = dy W, dw += dy^T x.
  *
  * Those of 16-bit numbers are cuBLASLt's where it can promise what product.h does (library.h); the head's, logits, and
- * all others run here, by kernels chosen by the GPU, dtypes and the sizes of the weight alone, never by the number of rows:
+ * all others run here, by kernels chosen by the GPU, dtypes and the sizes of the weight alone, never by the number of rows (few rows of y have
+ * few.cu where it has the same bits):
  * wgmma (y and the head's logits on a GPU of compute capability 9, sizes as the next): linear_wgmma.cu.
  * tensor cores (bf16, rows of A and B of whole 16-byte pieces): a block of 4 warps makes a 64 x 128 tile of C, a warp 32 x
  *   64 by mma.m16n8k16; 64 of k at a time, three stages of cp.async; shared memory 72 KiB, at most 206 registers, two blocks an

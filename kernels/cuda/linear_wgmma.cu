@@ -5,7 +5,7 @@
  * thread loads: 64 of k at a time, four stages, A and B by a tensor map each (zeros outside of the matrices). A stage has two mbarriers:
  * full, when its bytes have come; empty, when the eight warps have read it. An element's sum is one chain over ascending k, 16 at a
  * time, as in linear.cu: in the simulation both have the same bits (tests/cuda_sim/products.c), on hardware the sums of
- * wgmma and mma.sync may be rounded differently, which no promise needs, since a GPU uses one of them for all rows.
+ * wgmma and mma.sync may be rounded differently: a GPU uses one of them for all rows, but for few rows by few.cu, which library.c probes.
  *
  * FLOPs 2 k an element of C; bytes: 48 KiB a stage, 85 FLOPs a byte of L2, 128 a byte of a weight for few rows. Shared memory 193 KiB, one
  * block an SM; registers: 128 of sums a thread, at most 168. Limit on H100 and H200: 990 TFLOP/s need 11.6 TB/s of L2, which

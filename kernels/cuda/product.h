@@ -36,6 +36,13 @@ cr_status cri_cuda_product(cr_device *dev, const char *op, const cri_product *p,
 /* The same by cuBLASLt where it can promise that (library.h). */
 cr_status cri_cuda_product_anyhow(cr_device *dev, const char *op, const cri_product *p,
                                   cr_err *err);
+
+/* Products of few rows (few.cu): num of them of the same rows, k and lda, for which cri_cuda_is_for_few is true, of 1 .. CRI_FEW_ROWS rows.
+ * is_rounded: as above; else the addend comes before the only rounding, as cuBLASLt has it. */
+enum { CRI_FEW_ROWS = 64, CRI_FEW_PRODUCTS = 3 };
+bool cri_cuda_is_for_few(const cri_product *p); /* by all but its number of rows */
+cr_status cri_cuda_product_few(cr_device *dev, const char *op, const cri_product *p, int num,
+                               bool is_rounded, cr_err *err);
 /* Of bf16 whose rows are whole 16-byte pieces, neither turned, aux of bf16, on a GPU that has wgmma (linear_wgmma.cu). */
 cudaError_t cri_cuda_product_wgmma(cr_device *dev, const cri_product *p);
 

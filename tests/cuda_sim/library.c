@@ -1,10 +1,11 @@
 /* library.c -- products by cuBLASLt on device cuda: taken where its kept algorithm gives a row the same bits in any company, left to
  * croll's own kernels where it splits k, has no algorithm or fails the probe, and an error where it refuses later what it
- * has taken; a bias at an odd address; types. Numbers are checked against the cpu in tests/unit/kernels_devices.c.
+ * has taken; few rows by another algorithm or by few.cu where these have the same bits; a bias at an odd address; types. Numbers are checked against the cpu in tests/unit/kernels_devices.c.
  */
 #include "kernels/gpu.h"
 #include "tests/cuda_sim/operands.h"
 
+#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,9 @@ static void taken_with_the_same_rows_in_any_company(void **state)
         place_close(&q);
         assert_int_equal(p.products.num_sizes, 4);
         assert_int_equal(p.products.num_taken, 4);
+        assert_int_equal(p.products.num_few + p.products.num_fitted, 0); /* other sums */
         assert_int_equal(q.products.num_sizes, 0);
+        assert_int_equal(q.products.num_few, t == 0 ? 3 : 0);
     }
 }
 
@@ -196,6 +199,49 @@ static void left_to_own_kernels(void **state)
     }
 }
 
+/* Where few rows have the bits of many: bf16 by croll's own kernel, fp16 and float32 by an algorithm of cuBLASLt for few rows. */
+static void few_rows_by_what_is_for_them(void **state)
+{
+    static const int64_t nums[] = {1, 16, 17, 64, 65};
+    static const cr_dtype dtypes[] = {CR_BF16, CR_F16};
+    static char all[M * N * 4], part[M * N * 4];
+
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        place p;
+        place_open(&p, dtypes[t], "library", "chain");
+        for (int option = 0; option < 4; option++) {
+            const bool is_own = t == 0 && option > 0;
+            size_t row_bytes = N * (option ? 2 : sizeof(float));
+            set_option(&p, option);
+            OK(rows_of(&p, 0, M, all));
+            for (size_t i = 0; i < CR_COUNT(nums); i++) {
+                cri_sim_stats before = cri_sim_counts;
+                OK(rows_of(&p, 0, nums[i], part));
+                assert_int_equal(cri_sim_counts.mma > before.mma, is_own && nums[i] <= 64);
+                assert_int_equal(cri_sim_counts.few - before.few, !is_own && nums[i] <= 16);
+                assert_memory_equal(part, all, (size_t)nums[i] * row_bytes);
+            }
+        }
+        place_close(&p);
+        assert_int_equal(p.products.num_taken, 4);
+        assert_int_equal(p.products.num_few, t == 0 ? 3 : 0);
+        assert_int_equal(p.products.num_fitted, t == 0 ? 2 : 8);
+    }
+}
+
+/* The first algorithm that the heuristic has is not the only one. */
+static void second_algorithm(void **state)
+{
+    static float y[M * N];
+    place p;
+
+    (void)state;
+    all_rows(CR_BF16, "library", "second", y, &p);
+    place_close(&p);
+    assert_int_equal(p.products.num_taken, 1);
+}
+
 static void refused_later(void **state)
 {
     static float y[MANY * N];
@@ -224,10 +270,13 @@ static void other_words(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(taken_with_the_same_rows_in_any_company),
-        cmocka_unit_test(gradients_of_any_rows), cmocka_unit_test(left_to_own_kernels),
-        cmocka_unit_test(refused_later), cmocka_unit_test(other_words)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(taken_with_the_same_rows_in_any_company),
+                                       cmocka_unit_test(gradients_of_any_rows),
+                                       cmocka_unit_test(left_to_own_kernels),
+                                       cmocka_unit_test(few_rows_by_what_is_for_them),
+                                       cmocka_unit_test(second_algorithm),
+                                       cmocka_unit_test(refused_later),
+                                       cmocka_unit_test(other_words)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { M = 300, N = 600, K = 648, NUM_SEEDS = 2 };
+enum { M = 300, N = 600, K = 648, NUM_SEEDS = 2, FEW = 64, MOST_Y = 66 * 8456 };
 
 typedef struct place {
     cr_device *dev;
@@ -24,7 +24,7 @@ static void place_open(place *p, const char *capability)
     p->x = numbers(p->dev, CR_BF16, M * K);
     p->w = numbers(p->dev, CR_BF16, N * K);
     p->bias = numbers(p->dev, CR_BF16, N);
-    p->y = numbers(p->dev, CR_BF16, 2 * M * N); /* of 4 bytes */
+    p->y = numbers(p->dev, CR_BF16, MOST_Y); /* or as many of 4 bytes as x [M, N] */
 }
 
 static void place_close(place *p)
@@ -32,7 +32,7 @@ static void place_close(place *p)
     cr_device_free(p->dev, p->x, M * K * 2);
     cr_device_free(p->dev, p->w, N * K * 2);
     cr_device_free(p->dev, p->bias, N * 2);
-    cr_device_free(p->dev, p->y, M * N * 4);
+    cr_device_free(p->dev, p->y, MOST_Y * 2);
     cr_device_close(p->dev);
 }
 
@@ -46,23 +46,24 @@ static size_t bytes_of(const shape *s)
     return (size_t)(s->m * s->n) * (s->is_wide ? 4 : 2);
 }
 
-/* y of `num` rows from `first` on, into out. */
+/* y of `num` rows from `first` on, into out. y ends where its memory does. */
 static void rows_of(const place *p, const shape *s, int64_t first, int64_t num, void *out)
 {
     const cr_weight w = {p->w, CR_BF16, s->n, s->k, NULL};
     const cr_dtype to = s->is_wide ? CR_F32 : CR_BF16;
+    size_t num_bytes = (size_t)(num * s->n) * cr_dtype_bytes(to);
+    cr_mem *y = cr_mem_add(p->y, MOST_Y * 2 - num_bytes);
     const cr_linear_args a = {.x = cr_at(CR_BF16, p->x, first * s->k),
                               .w = &w,
                               .bias = s->has_bias ? p->bias : NULL,
-                              .add = s->has_add ? p->y : NULL,
-                              .y = p->y,
+                              .add = s->has_add ? y : NULL,
+                              .y = y,
                               .out_dtype = to,
                               .num_rows = num};
-    size_t num_bytes = (size_t)(num * s->n) * cr_dtype_bytes(to);
 
-    if (s->has_add) OK(cr_copy(p->dev, p->y, p->x, num_bytes, &err));
+    if (s->has_add) OK(cr_copy(p->dev, y, cr_at(CR_BF16, p->x, first * s->n), num_bytes, &err));
     OK(cr_linear(p->dev, &a, &err));
-    OK(cr_download(p->dev, out, p->y, num_bytes, &err));
+    OK(cr_download(p->dev, out, y, num_bytes, &err));
 }
 
 static const shape shapes[] = {
@@ -79,12 +80,16 @@ static void run_shapes(const char *capability, uint64_t seed, char *out)
 
     place_open(&p, capability);
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
-        cri_sim_stats before = cri_sim_counts;
+        const shape *s = &shapes[i];
+        const bool is_few = s->m <= FEW && s->n % 8 == 0 && !s->is_wide;
+        cri_sim_stats before;
+        rows_of(&p, s, 0, s->m, out); /* with the probe */
+        before = cri_sim_counts;
         cri_sim_seed(seed);
-        rows_of(&p, &shapes[i], 0, shapes[i].m, out);
-        out += bytes_of(&shapes[i]);
-        assert_true((cri_sim_counts.wgmma > before.wgmma) == (capability[0] == '9'));
-        assert_true((cri_sim_counts.mma > before.mma) == (capability[0] == '8'));
+        rows_of(&p, s, 0, s->m, out);
+        out += bytes_of(s);
+        assert_true((cri_sim_counts.wgmma > before.wgmma) == (capability[0] == '9' && !is_few));
+        assert_true((cri_sim_counts.mma > before.mma) == (capability[0] == '8' || is_few));
     }
     place_close(&p);
 }
@@ -127,6 +132,43 @@ static void test_rows_alone(void **state)
     place_close(&p);
     cr_free(all);
     cr_free(one);
+}
+
+/* Few rows by the kernel for them, by bytes as among more: over the edges of tiles, stages and k, blocks of one warp and of four, and at the ends of
+ * x's and the weight's memory. */
+static void test_few_rows(void **state)
+{
+    static const shape few[] = {
+        {66, 8, 8, false, false, false},    {66, 24, 120, false, true, true},
+        {66, 72, 1288, false, false, true}, {66, 600, 648, false, false, false},
+        {66, 40, 128, false, true, false},  {66, 16, 136, false, false, false},
+        {66, 8456, 40, false, false, false}};
+    static const int64_t nums[] = {1, 8, 15, 16, 17, 33, 63, 64};
+    char *all = cr_alloc(MOST_Y * 2), *part = cr_alloc(MOST_Y * 2);
+
+    (void)state;
+    for (int on = 0; on < 2; on++) {
+        place p;
+        place_open(&p, on ? "9.0" : "8.0");
+        for (size_t i = 0; i < CR_COUNT(few); i++) {
+            const shape *s = &few[i];
+            rows_of(&p, s, M * K / s->k - FEW, FEW, part);
+            rows_of(&p, s, M * K / s->k - s->m, s->m, all);
+            for (size_t j = 0; j < CR_COUNT(nums); j++) {
+                cri_sim_stats before = cri_sim_counts;
+                if (s->n > N && nums[j] % 16) continue;
+                cri_sim_seed(i + j + 1);
+                rows_of(&p, s, M * K / s->k - nums[j], nums[j], part);
+                assert_int_equal(cri_sim_counts.wgmma, before.wgmma);
+                assert_true(cri_sim_counts.mma > before.mma);
+                assert_memory_equal(part, all + (s->m - nums[j]) * s->n * 2,
+                                    (size_t)(nums[j] * s->n) * 2);
+            }
+        }
+        place_close(&p);
+    }
+    cr_free(all);
+    cr_free(part);
 }
 
 /* A product is rounded before the addend comes to it: the sum of two roundings, by bytes. */
@@ -177,9 +219,8 @@ static void test_odd(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_rows_alone),
-        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_few_rows),  cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_odd),
     };
 

@@ -30,8 +30,8 @@ static bool is_wrong(const char *how)
     const char *chosen = getenv("CROLL_SIM_CUBLASLT");
 
     if (!chosen) return false;
-    for (const char *known :
-         {"split", "none", "fickle", "late", "product", "matrix", "choice", "parts"})
+    for (const char *known : {"split", "none", "fickle", "late", "product", "matrix", "choice",
+                              "parts", "chain", "second"})
         if (strcmp(chosen, known) == 0) return strcmp(chosen, how) == 0;
     cri_sim_die("CROLL_SIM_CUBLASLT=%s: see kernels/cuda/sim/include/cublasLt.h", chosen);
 }
@@ -149,21 +149,25 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         D->cols < D->rows ? D->cols : D->rows; /* real heuristics split k when it is small */
     bool may_split = p->schemes && p->workspace;
 
-    *num = wanted < 1 || is_wrong("none") ? 0 : 1;
+    *num = wanted < 1 || is_wrong("none") ? 0 : is_wrong("second") && wanted > 1 ? 2 : 1;
     if (!*num) return CUBLAS_STATUS_SUCCESS;
     if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && !d->bias) {
         *num = 0; /* which algorithms there are depends on how the bias is aligned */
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    memset((void *)out, 0, sizeof *out);
-    out->algo.data[0] = MAGIC;
-    out->algo.data[1] = n <= 16 ? 10 : 21;
-    out->algo.data[2] = is_wrong("split") || (may_split && n <= 64) ? (n <= 16 ? 4 : 2) : 1;
-    out->algo.data[3] = n <= 16 ? 128 : n <= 128 ? 64 : 32;
-    out->algo.data[4] = p->alignment[0];
-    for (uint32_t a : p->alignment)
-        if (a > out->algo.data[4]) out->algo.data[4] = a;
-    out->workspaceSize = may_split ? p->workspace : 0;
+    for (int i = 0; i < *num; i++) {
+        uint64_t *data = out[i].algo.data;
+        bool splits = is_wrong("split") || (is_wrong("second") && i == 0) || (may_split && n <= 64);
+        memset((void *)&out[i], 0, sizeof *out);
+        data[0] = MAGIC;
+        data[1] = n <= 16 ? 10 : 21;
+        data[2] = splits ? (n <= 16 ? 4 : 2) : 1;
+        data[3] = n <= 16 ? 128 : n <= 128 ? 64 : 32;
+        data[4] = p->alignment[0];
+        for (uint32_t a : p->alignment)
+            if (a > data[4]) data[4] = a;
+        out[i].workspaceSize = may_split ? p->workspace : 0;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -210,6 +214,7 @@ struct product {
     void *D;
     float alpha, beta;
     int64_t m, n, k, per, step; /* per: of k, a part; step: one tree of sums */
+    bool is_chain;              /* instead, as the models of mma and wgmma */
 };
 } // namespace
 
@@ -269,6 +274,11 @@ static float dot(const product &p, const float *x, const float *y)
 {
     float sum = 0.0f;
 
+    if (p.is_chain) {
+        for (int64_t i = 0; i < p.k; i++)
+            sum = fmaf(x[i], y[i], sum);
+        return sum;
+    }
     for (int64_t first = 0; first < p.k; first += p.per) {
         float part = 0.0f;
         int64_t end = first + p.per < p.k ? first + p.per : p.k;
@@ -304,9 +314,24 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                               const cublasLtMatmulAlgo_t *algo, void *, size_t, cudaStream_t stream)
 {
     cri_sim_enter enter;
-    product p = {
-        *lA, *lB, *lC, *lD, *d, A, B, C, nullptr, D, *(const float *)alpha, *(const float *)beta,
-        0,   0,   0,   0,   0};
+    product p = {*lA,
+                 *lB,
+                 *lC,
+                 *lD,
+                 *d,
+                 A,
+                 B,
+                 C,
+                 nullptr,
+                 D,
+                 *(const float *)alpha,
+                 *(const float *)beta,
+                 0,
+                 0,
+                 0,
+                 0,
+                 0,
+                 is_wrong("chain")};
     int64_t parts;
     cri_sim_op op;
 
@@ -330,6 +355,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     parts = (int64_t)algo->data[2];
     p.step = is_wrong("fickle") && p.n <= 64 ? 8 : (int64_t)algo->data[3];
     p.per = ((p.k + parts - 1) / parts + p.step - 1) / p.step * p.step;
+    cri_sim_counts.few += algo->data[1] == 10;
     op.name = "cublasLtMatmul";
     op.is_submitted = true;
     op.run = [p] { multiply(p); };

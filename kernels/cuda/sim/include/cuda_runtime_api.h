@@ -140,7 +140,8 @@ typedef struct cri_sim_stats {
     uint64_t
         submitted; /* calls that queue kernels, products of the library, copies, zeros; a graph is one */
     uint64_t ops, launches, blocks, threads, switches, windows, mma, ldmatrix, ldmatrix_conflicts,
-        wgmma;                              /* of a warp, as mma */
+        wgmma, /* of a warp, as mma */
+        few;   /* products of the library by an algorithm asked for at most 16 rows */
     uint64_t to_device, to_host, on_device; /* bytes of copies */
     uint64_t
         host_waits; /* of the host: for a stream, the device, an event, or a copy that is not asynchronous */
