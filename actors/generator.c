@@ -178,17 +178,6 @@ bad:
     return err->status;
 }
 
-/* The message on a stream, packed into a buffer that is used again. */
-static cr_status pack(cr_message_kind kind, const void *message, cr_buf *packed, cr_err *err)
-{
-    cr_record record = {0};
-
-    cr_message_write(&cr_messages[kind], message, &record);
-    cr_note(cr_record_pack(&record, packed, err));
-    cr_record_free(&record);
-    return err->status;
-}
-
 /* The sample to the pipeline. */
 static cr_status publish_response(cr_generator *g, const cr_generated *s, cr_buf *packed,
                                   cr_err *err)
@@ -206,7 +195,7 @@ static cr_status publish_response(cr_generator *g, const cr_generated *s, cr_buf
         response.kept_ids = (cr_field_array){s->kept_ids ? s->kept_ids : s->ids, s->num_kept_ids};
     }
     cr_sample_name(s->sample_id, 0, /*is_second=*/false, id);
-    CR_TRY(pack(CR_MESSAGE_RESPONSE, &response, packed, err));
+    CR_TRY(cr_message_pack(CR_MESSAGE_RESPONSE, &response, packed, err));
     cr_stream_put_later(g->a->x, CR_STREAM_SAMPLED, id, packed->data, packed->num_bytes);
     return CR_OK;
 }
@@ -221,7 +210,7 @@ static cr_status publish_questions(cr_generator *g, const cr_generated *s, cr_bu
                                   .ids = {s->ids, s->num_ids}};
     char id[CR_SAMPLE_NAME], stream[96];
 
-    CR_TRY(pack(CR_MESSAGE_QUESTION, &question, packed, err));
+    CR_TRY(cr_message_pack(CR_MESSAGE_QUESTION, &question, packed, err));
     for (size_t k = 0; k < r->prompt.blocks.num && err->status == CR_OK; k++) {
         bool is_last = r->num_left == 0 && k + 1 == r->prompt.blocks.num;
         cr_sample_name(s->sample_id, k, /*is_second=*/false, id);

@@ -135,7 +135,6 @@ static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *v, 
                         .seconds = v->seconds,
                         .status = {status, strlen(status)},
                         .detail = {v->detail, strlen(v->detail)}};
-    cr_record record = {0};
     cr_buf packed = {0}, metrics = {0};
 
     if (v->token_rewards) scored.token_rewards = (cr_field_array){v->token_rewards, v->num_tokens};
@@ -143,21 +142,13 @@ static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *v, 
         CR_TRY_GOTO(out, cr_json_add_value(&metrics, v->metrics, err));
         scored.metrics = (cr_field_text){metrics.data, metrics.num_bytes};
     }
-    cr_message_write(&cr_messages[CR_MESSAGE_VERDICT], &scored, &record);
-    CR_TRY_GOTO(out, cr_record_pack(&record, &packed, err));
+    CR_TRY_GOTO(out, cr_message_pack(CR_MESSAGE_VERDICT, &scored, &packed, err));
     cr_stream_move_later(w->x, entry, CR_GROUP_REWARD, CR_STREAM_SCORED, entry->id, packed.data,
                          packed.num_bytes);
 out:
-    cr_record_free(&record);
     cr_buf_free(&packed);
     cr_buf_free(&metrics);
     return cr_fail_add(err, "sample %s", entry->id);
-}
-
-static void entry_free(cr_entry *entry)
-{
-    cr_free(entry->id);
-    cr_free(entry->data);
 }
 
 /* How long verdicts are gathered before they are sent: a far server takes many at once. */
@@ -178,7 +169,7 @@ static cr_status hand_on(worker *w, const char *id, const cr_verdict *verdict, c
     entry = w->held[i];
     w->held[i] = w->held[--w->num_held];
     status = publish(w, &entry, verdict, err);
-    entry_free(&entry);
+    cr_entry_free(&entry);
     if (status != CR_OK || w->has_answered || verdict->is_fault) return status;
     w->has_answered = true;
     return say(w, "answered", NULL, err);
@@ -329,7 +320,7 @@ static void close_worker(worker *w)
     cr_exchange_close(w->x);
     cr_rows_free(&w->rows);
     for (size_t i = 0; i < w->num_held; i++)
-        entry_free(&w->held[i]);
+        cr_entry_free(&w->held[i]);
     cr_free(w->held);
 }
 

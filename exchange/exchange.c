@@ -97,12 +97,17 @@ cr_status cr_exchange_flush(cr_exchange *x, cr_err *err)
 
 /* ---- streams ---- */
 
+void cr_entry_free(cr_entry *entry)
+{
+    cr_free(entry->id);
+    cr_free(entry->data);
+    entry->id = entry->data = NULL;
+}
+
 void cr_entries_free(cr_entries *entries)
 {
-    for (size_t i = 0; i < entries->num; i++) {
-        cr_free(entries->items[i].id);
-        cr_free(entries->items[i].data);
-    }
+    for (size_t i = 0; i < entries->num; i++)
+        cr_entry_free(&entries->items[i]);
     cr_free(entries->items);
     *entries = (cr_entries){0};
 }

@@ -55,8 +55,8 @@ void cr_server_plan_free(cr_server_plan *plan); /* removes the socket and its fo
 typedef struct cr_entry {
     char stream_id[40]; /* Redis' id */
     char stream[64];    /* which stream it came from (without prefix) */
-    char *id;           /* the message's own id (owned by the batch) */
-    char *data;         /* [num_bytes] (owned by the batch) */
+    char *id;           /* the message's own id (owned) */
+    char *data;         /* [num_bytes] (owned) */
     size_t num_bytes;
 } cr_entry;
 
@@ -64,6 +64,7 @@ typedef struct cr_entries {
     cr_entry *items;
     size_t num;
 } cr_entries;
+void cr_entry_free(cr_entry *entry); /* what it owns */
 void cr_entries_free(cr_entries *entries);
 
 /* Make a stream and its group; nothing happens when they exist. */

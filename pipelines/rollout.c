@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENOUGH = 8 };
+enum { ENOUGH = 8, ACKNOWLEDGED_AT_ONCE = 128 };
 
 /* One group in flight. */
 typedef struct flight {
@@ -38,6 +38,10 @@ typedef struct collector {
     char *left_out; /* the first failed reward of a sample that has a verdict without it (owned) */
     cr_entry *waiting; /* that have come and were not read yet: responses, then verdicts (owned) */
     size_t num_waiting, waiting_capacity;
+    struct read_entries {
+        cr_entry *items; /* that are acknowledged together (owned) */
+        size_t num, capacity;
+    } read[2]; /* responses, verdicts */
 } collector;
 
 static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
@@ -50,16 +54,13 @@ static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
 static cr_status put(collector *c, cr_message_kind kind, const void *message, const char *stream,
                      const char *name, const cr_entry *entry, cr_err *err)
 {
-    cr_record record = {0};
     cr_buf packed = {0};
 
-    cr_message_write(&cr_messages[kind], message, &record);
-    if (cr_record_pack(&record, &packed, err) == CR_OK && entry)
+    if (cr_message_pack(kind, message, &packed, err) == CR_OK && entry)
         cr_note(cr_stream_move(c->run->x, entry, CR_GROUP_PIPELINE, stream, name, packed.data,
                                packed.num_bytes, NULL, err));
     else if (err->status == CR_OK)
         cr_stream_put_later(c->run->x, stream, name, packed.data, packed.num_bytes);
-    cr_record_free(&record);
     cr_buf_free(&packed);
     return err->status;
 }
@@ -267,6 +268,11 @@ static cr_status accept_verdict(collector *c, const cr_entry *entry, const cr_re
     return settle(c, f, err);
 }
 
+static bool is_verdict(const cr_entry *entry)
+{
+    return strcmp(entry->stream, CR_STREAM_SCORED) == 0;
+}
+
 static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
 {
     size_t k;
@@ -276,9 +282,8 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
 
     if (!s) return CR_OK;
     if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK)
-        cr_note(strcmp(entry->stream, CR_STREAM_SAMPLED) == 0
-                    ? read_response(c, &record, s, err)
-                    : accept_verdict(c, entry, &record, f, s, k, err));
+        cr_note(is_verdict(entry) ? accept_verdict(c, entry, &record, f, s, k, err)
+                                  : read_response(c, &record, s, err));
     cr_record_free(&record);
     return cr_fail_add(err, "sample %s", entry->id);
 }
@@ -291,35 +296,45 @@ static bool must_wait(const collector *c, const cr_entry *entry)
     flight *f;
     const cr_sample *s = find_sample(c, entry->id, &f, &k);
 
-    return s && !s->ids && strcmp(entry->stream, CR_STREAM_SCORED) == 0;
+    return s && !s->ids && is_verdict(entry);
 }
 
-static void entry_free(cr_entry *entry)
+static void forget(struct read_entries *read)
 {
-    cr_free(entry->id);
-    cr_free(entry->data);
+    for (size_t i = 0; i < read->num; i++)
+        cr_entry_free(&read->items[i]);
+    read->num = 0;
+}
+
+/* Entries that were read are acknowledged many at once; one that Redis gives again after a lost connection is a second
+ * copy. */
+static void acknowledge(collector *c, size_t at_least)
+{
+    for (int k = 0; k < 2; k++) {
+        if (c->read[k].num < at_least) continue;
+        cr_stream_done(c->run->x, c->read[k].items, c->read[k].num, CR_GROUP_PIPELINE);
+        forget(&c->read[k]);
+    }
 }
 
 /* The entries that wait and can be read now. */
 static cr_status accept_waiting(collector *c, cr_err *err)
 {
-    size_t num = c->num_waiting, num_read = 0;
-    cr_entry *read = CR_NEW_ARRAY(cr_entry, num);
+    size_t num = c->num_waiting;
 
     c->num_waiting = 0;
     for (size_t i = 0; i < num; i++) {
         cr_entry *entry = &c->waiting[i];
-        if (err->status == CR_OK && must_wait(c, entry)) {
+        if (err->status != CR_OK || must_wait(c, entry)) {
             c->waiting[c->num_waiting++] = *entry;
             continue;
         }
-        if (err->status == CR_OK) cr_note(accept(c, entry, err));
-        read[num_read++] = *entry;
+        struct read_entries *read = &c->read[is_verdict(entry)];
+        cr_note(accept(c, entry, err));
+        read->items = cr_grow(read->items, read->num, &read->capacity, sizeof *read->items);
+        read->items[read->num++] = *entry;
     }
-    cr_stream_done(c->run->x, read, num_read, CR_GROUP_PIPELINE);
-    for (size_t i = 0; i < num_read; i++)
-        entry_free(&read[i]);
-    cr_free(read);
+    acknowledge(c, ACKNOWLEDGED_AT_ONCE);
     return err->status;
 }
 
@@ -332,10 +347,10 @@ static cr_status take(collector *c, size_t *num, cr_err *err)
     CR_TRY(cr_stream_take(c->run->x, streams, 2, CR_GROUP_PIPELINE, "pipeline", 64, 0.2, 60,
                           &entries, err));
     *num = entries.num;
-    for (int is_verdict = 0; is_verdict < 2; is_verdict++)
+    for (int kind = 0; kind < 2; kind++) /* responses first */
         for (size_t i = 0; i < entries.num; i++) {
             cr_entry *entry = &entries.items[i];
-            if ((strcmp(entry->stream, CR_STREAM_SCORED) == 0) != is_verdict) continue;
+            if (is_verdict(entry) != kind) continue;
             c->waiting =
                 cr_grow(c->waiting, c->num_waiting, &c->waiting_capacity, sizeof *c->waiting);
             c->waiting[c->num_waiting++] = *entry;
@@ -406,6 +421,7 @@ static cr_status collect(collector *c, cr_err *err)
                              c->args->is_validation ? "validated" : "scored");
         if (c->num_done == c->num) CR_TRY(settle_failed(c, err));
     }
+    acknowledge(c, 0);
     return CR_OK;
 }
 
@@ -485,7 +501,11 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
     }
     cr_free(c.flights);
     for (size_t i = 0; i < c.num_waiting; i++)
-        entry_free(&c.waiting[i]);
+        cr_entry_free(&c.waiting[i]);
+    for (int k = 0; k < 2; k++) {
+        forget(&c.read[k]);
+        cr_free(c.read[k].items);
+    }
     cr_free(c.waiting);
     cr_free(c.tallies);
     cr_free(c.failure);

@@ -68,6 +68,16 @@ static void *copy_of(const void *data, size_t num_bytes)
     return memcpy(cr_alloc(num_bytes), data, num_bytes);
 }
 
+cr_status cr_message_pack(cr_message_kind kind, const void *message, cr_buf *packed, cr_err *err)
+{
+    cr_record record = {0};
+
+    cr_message_write(&cr_messages[kind], message, &record);
+    cr_note(cr_record_pack(&record, packed, err));
+    cr_record_free(&record);
+    return err->status;
+}
+
 cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err)
 {
     CR_TRY(cr_message_read(&cr_messages[CR_MESSAGE_PROMPT], r, out, err));

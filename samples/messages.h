@@ -46,6 +46,9 @@ typedef struct cr_scored {
     cr_field_array token_rewards;
 } cr_scored;
 
+/* A message as the bytes of a record; packed is replaced. */
+CR_MUST cr_status cr_message_pack(cr_message_kind kind, const void *message, cr_buf *packed,
+                                  cr_err *err);
 /* At least one sample and one block. */
 CR_MUST cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err);
 

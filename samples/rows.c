@@ -13,15 +13,12 @@ static uint64_t first_of(const char *sample_name)
 
 cr_status cr_rows_put(cr_exchange *x, uint64_t first, const cr_prompt_row *row, cr_err *err)
 {
-    cr_record record = {0};
     cr_buf packed = {0};
     char name[CR_SAMPLE_NAME];
 
     cr_sample_name(first, 0, /*is_second=*/false, name);
-    cr_message_write(&cr_messages[CR_MESSAGE_ROW], row, &record);
-    if (cr_record_pack(&record, &packed, err) == CR_OK)
+    if (cr_message_pack(CR_MESSAGE_ROW, row, &packed, err) == CR_OK)
         cr_table_put_later(x, CR_TABLE_ROWS, name, packed.data, packed.num_bytes);
-    cr_record_free(&record);
     cr_buf_free(&packed);
     return err->status;
 }
