@@ -20,9 +20,7 @@ bool cr_phase_is_shared(const cr_layout *layout, cr_role role)
 
 unsigned cr_phase_states(const cr_device *dev, unsigned states)
 {
-    bool is_host = strcmp(cr_device_name(dev), "cpu") == 0;
-
-    return is_host ? states & (CR_STATE_BUFFERS | CR_STATE_GRADS) : states;
+    return cr_device_has_own_memory(dev) ? states : states & (CR_STATE_BUFFERS | CR_STATE_GRADS);
 }
 
 void cr_phase_trim(cr_device *dev)

@@ -29,7 +29,7 @@ typedef cr_status lab_call(lab *l, void *ctx, cr_err *err);
 
 static inline double lab_seconds(const lab *l)
 {
-    bool is_own = l->threads == 1 && strcmp(cr_device_name(l->dev), "cpu") == 0;
+    bool is_own = l->threads == 1 && !cr_device_has_own_memory(l->dev);
     struct timespec t;
 
     clock_gettime(is_own ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);

@@ -51,7 +51,7 @@ static int own_sizes(const lab *l)
 {
     cr_gpu_products p = {0};
 
-    if (strcmp(cr_device_name(l->dev), "cuda") == 0) p = cr_gpu_get_products(l->dev);
+    if (cr_device_is_gpu(l->dev)) p = cr_gpu_get_products(l->dev);
     return p.num_sizes - p.num_taken;
 }
 

@@ -131,10 +131,10 @@ static cr_status open_device(cr_actor *a, cr_err *err)
         num += is_here;
         index += is_here && r < a->rank;
     }
-    if (!cr_device_is_cuda()) /* system_envs are in the environment */
+    if (!cr_run_has_gpus(a->config)) /* system_envs are in the environment */
         CR_TRY(cr_cores_take(NULL, index, num, &num_threads, err));
-    return cr_device_open_to_compute(NULL, a->ranks->worker->devices[a->rank], num_threads, &a->dev,
-                                     err);
+    return cr_device_open_to_compute(cr_device_of_run(a->config),
+                                     a->ranks->worker->devices[a->rank], num_threads, &a->dev, err);
 }
 
 /* flight/rank-NN.bin of the run: there after any kind of death. A host without the run's folder may have no room for it. */

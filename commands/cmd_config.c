@@ -39,7 +39,8 @@ static cr_status look(const cr_config *config, cr_diagnostics *d, cr_err *err)
     cr_err absent = {0}; /* the run may be for another machine */
 
     cr_envs_set(config->envs);
-    if (cr_device_is_cuda()) cr_note(cr_device_try(-1, &memory, &absent));
+    if (cr_run_has_gpus(config))
+        cr_note(cr_device_try(cr_device_of_run(config), -1, &memory, &absent));
     cr_deep_check(config, /*is_one_host=*/true, &memory, d);
     if (d->num_errors)
         return cr_fail(err, CR_ECONFIG, "%zu error%s", d->num_errors, d->num_errors > 1 ? "s" : "");

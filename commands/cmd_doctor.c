@@ -21,6 +21,7 @@
 
 typedef struct report {
     bool has_json, has_failed;
+    const char *device; /* to look at; with a FILE its key says which */
 } report;
 
 typedef enum verdict { FINE, NOTE, MISSING } verdict;
@@ -273,7 +274,8 @@ static void check_gpus(report *r)
                      gpu->fault);
         else
             snprintf(meaning, sizeof meaning,
-                     "code of this build runs on it: CROLL_DEVICE=cuda uses it (docs/cuda.md)");
+                     "code of this build runs on it: device: cuda of a run's file uses it "
+                     "(docs/cuda.md)");
         say(r, "gpu", gpu->fault[0] ? NOTE : FINE, found, meaning);
     }
     if (g->num_listed > 0 && !g->gpu[0].fault[0]) {
@@ -286,14 +288,13 @@ static void check_gpus(report *r)
 /* What programs compute on. */
 static void check_device(report *r)
 {
-    const char *name = cr_device_default();
     cr_device *dev;
     cr_err err = {0};
 
-    if (cr_device_open(name, 1, &dev, &err) == CR_OK) cr_device_close(dev);
-    say(r, "device", err.status ? MISSING : FINE, name,
+    if (cr_device_open(r->device, 1, &dev, &err) == CR_OK) cr_device_close(dev);
+    say(r, "device", err.status ? MISSING : FINE, r->device,
         err.status ? err.msg
-                   : "what models compute on; CROLL_DEVICE, or --device of a command, chooses");
+                   : "computes; device: of a run's file, or --device of a command, chooses one");
 }
 
 /* As one rank has the device: one thread on cpu. */
@@ -305,7 +306,7 @@ static cr_status measure(report *r, const char *path, cr_err *err)
     cr_buf out = {0};
     cr_speed s;
 
-    CR_TRY_GOTO(out, cr_device_open(cr_device_default(), 1, &dev, err));
+    CR_TRY_GOTO(out, cr_device_open(r->device, 1, &dev, err));
     CR_TRY_GOTO(out, cr_device_measure(dev, &s, err));
     snprintf(name, sizeof name, "%s%s%s", cr_device_name(dev), cr_device_variant(dev)[0] ? " " : "",
              cr_device_variant(dev));
@@ -395,12 +396,14 @@ static cr_status check_hosts(const report *r, const cr_hosts_args *args, const c
     cr_needs needs;
     cr_buf text = {0};
 
+    const bool has_gpus = config ? cr_run_has_gpus(config) : cr_device_name_is_gpu(r->device);
+
     if (config) cr_layout_init(&layout, config);
     CR_TRY(cr_hosts_open(args, layout.num_ranks, &hosts, err));
     if (config)
-        CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, cr_device_is_cuda(),
-                                           config->num_gpus_per_node, err));
-    cr_needs_init(&needs, config, &hosts, network, cr_device_is_cuda());
+        CR_TRY_GOTO(out,
+                    cr_placement_make(&hosts, &layout, has_gpus, config->num_gpus_per_node, err));
+    cr_needs_init(&needs, config, &hosts, network, has_gpus);
     preflight = cr_preflight_make(&hosts, &needs.all);
     if (cr_preflight_check(preflight, err) == CR_ESIGNAL) goto out;
     if (r->has_json) {
@@ -437,13 +440,16 @@ static cr_status check_run(const report *r, const cr_hosts_args *args, const cha
 static int run(int argc, char **argv)
 {
     report r = {0};
-    const char *network = NULL, *rates = NULL, *topology = NULL;
+    const char *network = NULL, *rates = NULL, *topology = NULL, *device = NULL;
+    char *key = NULL;
     cr_hosts_args hosts = {NULL, NULL};
     const cr_option options[] = {
         {"json", CR_OPT_FLAG, &r.has_json, NULL, "one JSON object a finding"},
         {"measure", CR_OPT_STRING, &rates, "FILE",
          "also measure products, attention and memory of the device, in seconds; FILE is for croll "
          "plan --rates"},
+        {"device", CR_OPT_STRING, &device, "NAME",
+         "to look at: cpu (default), cuda; with a FILE in place of its key device"},
         CR_HOSTS_OPTIONS(hosts),
         {"network", CR_OPT_STRING, &network, "CIDR",
          "the network between them (default: found out)"},
@@ -459,6 +465,9 @@ static int run(int argc, char **argv)
         !is_help) {
         const char *nodes = getenv("SLURM_JOB_NUM_NODES");
         bool has_hosts = hosts.list || hosts.file || words.num || (nodes && atoi(nodes) > 1);
+        if (device) unsetenv("CROLL_DEVICE");
+        if (device && words.num) cr_words_add(&words, key = cr_asprintf("device=%s", device));
+        r.device = device ? device : cr_device_default();
         if (topology)
             cr_note(hosts.list || hosts.file || words.num || rates
                         ? cr_fail(&err, CR_EUSAGE,
@@ -474,12 +483,14 @@ static int run(int argc, char **argv)
             cr_note(check_here(&r, rates, &err));
     }
     cr_words_free(&words);
+    cr_free(key);
     return err.status ? cr_command_fail(&cr_command_doctor, &err) : 0;
 }
 
 const cr_command cr_command_doctor = {
     "doctor",
-    "doctor [--json] [--measure FILE | --topology TEXT]\n       croll doctor --hosts H:N,.. "
+    "doctor [--json] [--device NAME] [--measure FILE | --topology TEXT]\n       croll doctor "
+    "--hosts H:N,.. "
     "[--network CIDR] "
     "[--json] [FILE "
     "[key=value ..]]",

@@ -184,7 +184,8 @@ static cr_status check_device(const cr_config *config, const cr_hosts *hosts,
                               cr_device_memory *memory, cr_err *err)
 {
     if (!has_rank_here(hosts, 0, hosts->num_ranks)) return CR_OK;
-    return cr_device_try(config->train.num_devices ? config->train.devices[0] : -1, memory, err);
+    return cr_device_try(cr_device_of_run(config),
+                         config->train.num_devices ? config->train.devices[0] : -1, memory, err);
 }
 
 /* What the environment of each role says of its threads. */
@@ -221,7 +222,7 @@ static cr_status check_files(const cr_config *config, cr_err *err)
 /* Where ranks of this host exchange data; other hosts are asked by check_hosts. */
 static cr_status check_shm(const cr_config *config, const cr_hosts *hosts, cr_err *err)
 {
-    const bool is_cuda = cr_device_is_cuda();
+    const bool has_gpus = cr_run_has_gpus(config);
     cr_needs needs;
     struct statvfs fs;
     char *text, has[32], wants[32];
@@ -229,14 +230,14 @@ static cr_status check_shm(const cr_config *config, const cr_hosts *hosts, cr_er
     if (hosts->by != CR_HOSTS_HERE) return CR_OK;
     if (statvfs("/dev/shm", &fs) != 0)
         return cr_fail(err, CR_ECONFIG, "there is no /dev/shm, through which ranks talk");
-    cr_needs_init(&needs, config, hosts, NULL, is_cuda);
+    cr_needs_init(&needs, config, hosts, NULL, has_gpus);
     if ((int64_t)fs.f_bavail * (int64_t)fs.f_frsize >= needs.all.shm_bytes) return CR_OK;
     text =
         cr_asprintf("/dev/shm has %s free, ranks of this run %s %s there: mount it with a larger "
                     "size (docker: --shm-size)",
                     cr_size_text((int64_t)fs.f_bavail * (int64_t)fs.f_frsize, has),
-                    is_cuda ? "need" : "may need", cr_size_text(needs.all.shm_bytes, wants));
-    if (is_cuda)
+                    has_gpus ? "need" : "may need", cr_size_text(needs.all.shm_bytes, wants));
+    if (has_gpus)
         cr_fail(err, CR_ECONFIG, "%s", text);
     else
         cr_log(CR_LOG_WARN, "run", "%s", text);
@@ -294,7 +295,7 @@ static cr_status check_hosts(cr_hosts *hosts, const cr_config *config, const cha
         return network
                    ? cr_fail(err, CR_EUSAGE, "--network is for a run over hosts (--hosts a:8,b:8)")
                    : CR_OK;
-    cr_needs_init(needs, config, hosts, network, cr_device_is_cuda());
+    cr_needs_init(needs, config, hosts, network, cr_run_has_gpus(config));
     return cr_preflight_run(hosts, &needs->all, out, err);
 }
 
@@ -343,7 +344,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
 
     cr_layout_init(&layout, config);
     CR_TRY_GOTO(out, cr_hosts_open(host_args, layout.num_ranks, &hosts, err));
-    CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, cr_device_is_cuda(),
+    CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, cr_run_has_gpus(config),
                                        config->num_gpus_per_node, err));
     CR_TRY_GOTO(out, check_writer(config, &hosts, &layout, err));
     CR_TRY_GOTO(out, check_device(config, &hosts, &memory, err));
@@ -368,6 +369,10 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
     status = cr_run_open(&run, config, config_path, &hosts, &endpoint, first_step, err);
     if (changes) cr_log(CR_LOG_WARN, "run", "%s", changes);
+    if (strcmp(cr_device_of_run(config), config->device) != 0)
+        cr_log(CR_LOG_WARN, "run",
+               "CROLL_DEVICE, for tests, takes device %s in place of device: %s",
+               cr_device_of_run(config), config->device);
     if (status == CR_OK) status = ops->run(pipeline, &run, resume_path, err);
     if (run.has_begun && cr_exit_code(status) == 2) status = err->status = CR_EPEER;
     if (status != CR_OK && status != CR_ESIGNAL && run.actors.pid) { /* let a dying rank say why */
@@ -400,10 +405,12 @@ static int run_command(int argc, char **argv)
     bool should_overwrite = false, as_fsdp2 = false, is_help;
     cr_hosts_args hosts = {NULL, NULL};
     const char *network = NULL, *device = NULL;
+    char *key = NULL;
     const cr_option options[] = {{"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
                                   "start anew in a folder that holds a run"},
                                  {"device", CR_OPT_STRING, &device, "NAME",
-                                  "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
+                                  "cpu, cuda (never run on a GPU: docs/cuda.md); default: device "
+                                  "of the file"},
                                  CR_AS_FSDP2_OPTION(as_fsdp2),
                                  CR_HOSTS_OPTIONS(hosts),
                                  {"network", CR_OPT_STRING, &network, "CIDR",
@@ -423,14 +430,18 @@ static int run_command(int argc, char **argv)
     if (err.status == CR_OK && words.num < 1)
         cr_fail(&err, CR_EUSAGE, "a FILE is needed (see croll run --help)");
     if (as_fsdp2) cr_words_add(&words, CR_AS_FSDP2);
+    if (device) {
+        unsetenv("CROLL_DEVICE");
+        cr_words_add(&words, key = cr_asprintf("device=%s", device));
+    }
     if (err.status == CR_OK)
         cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
     cr_diagnostics_print(&d);
     if (err.status == CR_OK) cr_envs_set(config.envs); /* and every process inherits them */
-    if (device) CR_CHECK(setenv("CROLL_DEVICE", device, 1) == 0, "setenv CROLL_DEVICE");
     if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &hosts, network, &err));
     cr_config_free(&config);
     cr_diagnostics_free(&d);
     cr_words_free(&words);
+    cr_free(key);
     return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_run, &err);
 }

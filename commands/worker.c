@@ -210,17 +210,21 @@ failed:
 cr_status cr_device_open_to_compute(const char *name, int number, int num_threads, cr_device **out,
                                     cr_err *err)
 {
-    CR_TRY(cr_device_open_number(name ? name : cr_device_default(), number,
-                                 num_threads > 1 ? num_threads : 1, out, err));
+    CR_TRY(cr_device_open_number(name, number, num_threads > 1 ? num_threads : 1, out, err));
     if (!cr_device_is_meta(*out)) return CR_OK;
     cr_device_close(*out);
     *out = NULL;
     return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
 }
 
-bool cr_device_is_cuda(void)
+const char *cr_device_of_run(const cr_config *config)
 {
-    return strcmp(cr_device_default(), "cuda") == 0;
+    return cr_device_or(config->device);
+}
+
+bool cr_run_has_gpus(const cr_config *config)
+{
+    return cr_device_name_is_gpu(cr_device_of_run(config));
 }
 
 int cr_worker_num_here(const cr_worker *w)
@@ -272,21 +276,22 @@ cr_status cr_worker_cache_bytes(const cr_device_memory *memory, int64_t most, in
 }
 
 /* The device, once this rank has its share of the cores of its host. */
-static cr_status open_device(cr_worker *w, const char *name, cr_err *err)
+static cr_status open_device(cr_worker *w, cr_err *err)
 {
     int num_threads = 1, index = 0;
 
     for (int r = 0; r < w->rank; r++)
         index += cr_world_is_here(w->world, r);
-    if (!cr_device_is_cuda())
+    if (!cr_device_name_is_gpu(w->device))
         CR_TRY(cr_cores_take(w->keys->envs, index, cr_worker_num_here(w), &num_threads, err));
-    return cr_device_open_to_compute(name, device_of(w, w->rank), num_threads, &w->dev, err);
+    return cr_device_open_to_compute(w->device, device_of(w, w->rank), num_threads, &w->dev, err);
 }
 
-cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
+cr_status cr_worker_open(cr_worker *w, const char *device, cr_err *err)
 {
+    w->device = device ? device : cr_device_of_run(&w->config);
     if (!w->world) CR_TRY(cr_worker_join(w, err));
-    CR_TRY(open_device(w, device_name, err));
+    CR_TRY(open_device(w, err));
     CR_TRY(open_mesh(w, err));
     if (w->kind == CR_WORKER_SERVE) return CR_OK;
     if (w->kind != CR_WORKER_GENERATE)

@@ -38,6 +38,7 @@ typedef struct cr_worker {
     const cr_worker_config *keys; /* in config */
     bool has_dtype;               /* a key says so */
     bool is_of_run;               /* a role of a run's file */
+    const char *device;           /* the name of dev; borrowed */
     cr_world *world;
     cr_mesh *mesh;
     cr_device *dev;
@@ -69,8 +70,8 @@ CR_MUST cr_status cr_worker_load(const cr_worker *worker, const char *folder, cr
                                  cr_fsdp **fsdp, cr_err *err);
 /* Of keys, else as it is stored. */
 cr_dtype cr_worker_dtype(const cr_worker *worker, const cr_model *model);
-/* device_name: "cpu", or NULL for the best one here. Collective. */
-CR_MUST cr_status cr_worker_open(cr_worker *worker, const char *device_name, cr_err *err);
+/* device: of --device, or NULL for that of the file (cpu of a MODEL); borrowed. Collective. */
+CR_MUST cr_status cr_worker_open(cr_worker *worker, const char *device, cr_err *err);
 /* Ranks on this host, this one among them. The world is open. */
 int cr_worker_num_here(const cr_worker *worker);
 /* Memory of this rank: of its GPU, divided by the ranks that the command has on it; elsewhere of the host, divided by those on it. num_gpus
@@ -82,12 +83,13 @@ CR_MUST cr_status cr_worker_cache_bytes(const cr_device_memory *memory, int64_t 
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. After a failure on several
  * ranks it ends the process: their groups cannot be closed. */
 int cr_worker_leave(cr_worker *worker, const cr_command *command, int code, const cr_err *err);
-/* A device with numbers: meta is CR_EUSAGE. name: NULL for the one that CROLL_DEVICE names, else cpu. number: that of
- * device_mapping (cr_device_open_number). */
+/* A device with numbers: meta is CR_EUSAGE. number: that of device_mapping (cr_device_open_number). */
 CR_MUST cr_status cr_device_open_to_compute(const char *name, int number, int num_threads,
                                             cr_device **out, cr_err *err);
-/* CROLL_DEVICE names it: ranks have GPUs, and a place by them (launch/placement.h). */
-bool cr_device_is_cuda(void);
+/* The device of a run's ranks; borrowed. */
+const char *cr_device_of_run(const cr_config *config);
+/* They have GPUs, and a place by them (launch/placement.h). */
+bool cr_run_has_gpus(const cr_config *config);
 /* What lines this model takes. Prompts and messages open the tokenizer when the first one comes. */
 cr_line_rules cr_worker_rules(cr_worker *worker);
 /* Open the tokenizer of MODEL, unless it is open. */

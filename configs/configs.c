@@ -67,13 +67,45 @@ static void bind_tracker(cr_config *c, const cr_node *root, cr_diagnostics *d)
     cr_free(text);
 }
 
-static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
+static void bind_resume(cr_config *c, const cr_node *root, cr_diagnostics *d)
 {
     const cr_node *resume = cr_node_get(root, "resume_from_checkpoint");
+
+    if (resume->kind == CR_NODE_BOOL && resume->flag)
+        c->resume = cr_strdup("");
+    else if (resume->kind == CR_NODE_TEXT)
+        c->resume = cr_strdup(resume->text);
+    else if (resume->kind != CR_NODE_BOOL && resume->kind != CR_NODE_NULL)
+        cr_diagnose(d, CR_ERROR, resume->place,
+                    "resume_from_checkpoint: true, false or a path is expected");
+}
+
+/* A file that is resumed without the key goes on on the device of the run before, which its config.yaml names. */
+static void bind_device(cr_config *c, cr_node *root)
+{
+    char *path = cr_path_join(c->output_dir, "config.yaml");
+    cr_diagnostics d = {0}; /* croll run says if that file cannot be read */
+    cr_yaml before = {0};
+
+    c->device = cri_text_of(root, "device");
+    if (!c->device && c->resume && cr_file_exists(path)) {
+        cr_yaml_load(&before, path, NULL, NULL, 0, &d);
+        if (d.num_errors == 0) c->device = cri_text_of(before.root, "device");
+        cr_yaml_free(&before);
+    }
+    if (!c->device) c->device = cr_strdup("cpu");
+    cri_set_text(c, root, "device", c->device);
+    cr_diagnostics_free(&d);
+    cr_free(path);
+}
+
+static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
     cr_node *exchange, *checkpoint;
 
     c->exp_name = cri_text_of(root, "exp_name");
     c->output_dir = cri_text_of(root, "output_dir");
+    bind_resume(c, root, d);
     c->logging_dir = cri_text_of(root, "logging_dir");
     bind_tracker(c, root, d);
     c->pretrain = cri_text_of(root, "pretrain");
@@ -84,6 +116,7 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->eval_steps = cri_int_of(root, "eval_steps");
     c->logging_steps = cri_int_of(root, "logging_steps");
     c->max_ckpt_to_keep = cri_int_of(root, "max_ckpt_to_keep");
+    bind_device(c, root);
     c->num_gpus_per_node = cri_int_of(root, "num_gpus_per_node");
     c->collective_timeout = cri_real_of(root, "collective_timeout");
     c->reward_timeout = cri_real_of(root, "reward_timeout");
@@ -103,13 +136,6 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     if (c->exchange.prefix && !c->exchange.prefix[0])
         cr_diagnose(d, CR_ERROR, exchange->place,
                     "exchange.prefix is empty: the keys of the run would be among all others");
-    if (resume->kind == CR_NODE_BOOL && resume->flag)
-        c->resume = cr_strdup("");
-    else if (resume->kind == CR_NODE_TEXT)
-        c->resume = cr_strdup(resume->text);
-    else if (resume->kind != CR_NODE_BOOL && resume->kind != CR_NODE_NULL)
-        cr_diagnose(d, CR_ERROR, resume->place,
-                    "resume_from_checkpoint: true, false or a path is expected");
 }
 
 /* ---- entry ---- */
@@ -247,6 +273,7 @@ cr_status cr_config_worker(const char *block, const char *model, const char *con
         if (!c->train.model_path) c->train.model_path = cr_hub_find(model);
         if (!c->train.model_path) c->train.model_path = cr_strdup(model);
         c->collective_timeout = 60;
+        c->device = cr_strdup("cpu");
     }
     if (d->num_errors)
         return cr_fail(err, CR_ECONFIG, "%zu error%s in the worker keys", d->num_errors,
@@ -342,6 +369,7 @@ void cr_config_free(cr_config *c)
                            c->pretrain,
                            c->resume,
                            c->global_template,
+                           c->device,
                            c->sft.prompt_key,
                            c->sft.response_key,
                            c->sft.query_key,

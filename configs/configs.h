@@ -115,6 +115,8 @@ typedef struct cr_config {
     cr_choice_track track_with;
     char *track_program; /* of CR_TRACK_EXEC */
     int64_t seed, max_steps, save_steps, eval_steps, logging_steps, max_ckpt_to_keep;
+    char *
+        device; /* "cpu" or "cuda", on which ranks compute; of a run that goes on that of the run before, unless it is given */
     int64_t num_gpus_per_node;       /* 0: not given */
     int64_t max_failed_reward_steps; /* in a row that train nothing, before the run ends; 0: any */
     char *resume;                    /* NULL: no; "": the newest; else a path */

@@ -60,6 +60,7 @@ const cri_key cri_keys[] = {
     T("run", "exp_name", "croll", "run.html"),
     I("run", "seed", "42", "0.." MOST_64, "rollouts, prompts, trainer"),
     T("run", "output_dir", "./output", "launcher"),
+    C("run", "device", NULL, "cpu|cuda", "every rank"), /* croll's own */
     I("run", "num_gpus_per_node", NULL, "1", "placement: with --hosts on GPUs"),
     T("run", "logging_dir", NULL, "launcher: run.log is in logging_dir/exp_name"),
     C("run", "track_with", "tensorboard",

@@ -117,13 +117,14 @@ typedef struct cr_kernels {
 
 struct cr_device {
     const cr_kernels *kernels;
-    const char *variant;           /* instruction set of the kernels, NULL: no matter */
-    int num_threads, host_threads; /* of a kernel; of work on the host beside it */
-    int number;                    /* which of the host's was asked for; -1: none */
-    cr_device_stats stats;         /* in the first of the streams */
-    void *impl;                    /* of the device: scratch, tables; the same in all streams */
-    void *queues;                  /* of a device whose streams run later */
-    int stream;                    /* this handle's */
+    const struct cri_device_kind *kind; /* its row in memory.c */
+    const char *variant;                /* instruction set of the kernels, NULL: no matter */
+    int num_threads, host_threads;      /* of a kernel; of work on the host beside it */
+    int number;                         /* which of the host's was asked for; -1: none */
+    cr_device_stats stats;              /* in the first of the streams */
+    void *impl;   /* of the device: scratch, tables; the same in all streams */
+    void *queues; /* of a device whose streams run later */
+    int stream;   /* this handle's */
     cr_device *streams[CR_NUM_STREAMS]; /* the same in all; a lane has one */
 };
 

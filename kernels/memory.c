@@ -21,15 +21,23 @@ const char *cr_dtype_name(cr_dtype dtype)
 
 /* ---- devices ---- */
 
-static const struct {
+static const struct cri_device_kind {
     const char *name;
     cr_status (*open)(cr_device *dev, cr_err *err);
+    bool is_gpu, has_own_memory; /* of far: as tests are to see it */
 } devices[] = {
-    {"cpu", cri_cpu_open},
-    {"meta", cri_meta_open},
-    {"cuda", cri_cuda_open},
-    {"far", cri_far_open},
+    {"cpu", cri_cpu_open, false, false},
+    {"meta", cri_meta_open, false, true},
+    {"cuda", cri_cuda_open, true, true},
+    {"far", cri_far_open, false, true},
 };
+
+static const struct cri_device_kind *find_kind(const char *name)
+{
+    for (size_t i = 0; i < CR_COUNT(devices); i++)
+        if (strcmp(devices[i].name, name) == 0) return &devices[i];
+    return NULL;
+}
 
 static void open_streams(cr_device *dev)
 {
@@ -50,32 +58,45 @@ cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_
 cr_status cr_device_open_number(const char *name, int number, int num_threads, cr_device **out,
                                 cr_err *err)
 {
-    cr_device *dev = CR_NEW(cr_device);
+    const struct cri_device_kind *kind = find_kind(name);
+    cr_device *dev;
 
     *out = NULL;
+    if (!kind)
+        return cr_fail(
+            err, CR_EABSENT,
+            "no device \"%.40s\" (cpu, cuda, meta and far are known; which GPU: docs/cuda.md)",
+            name);
+    dev = CR_NEW(cr_device);
+    dev->kind = kind;
     dev->number = number;
     dev->num_threads = dev->host_threads = num_threads < 1 ? 1 : num_threads;
-    for (size_t i = 0; i < CR_COUNT(devices); i++)
-        if (strcmp(devices[i].name, name) == 0) {
-            if (devices[i].open(dev, err) == CR_OK) {
-                open_streams(dev);
-                *out = dev;
-            } else {
-                cr_free(dev);
-            }
-            return err->status;
-        }
-    cr_free(dev);
-    return cr_fail(
-        err, CR_EABSENT,
-        "no device \"%.40s\" (cpu, cuda, meta and far are known; which GPU: docs/cuda.md)", name);
+    if (kind->open(dev, err) == CR_OK) {
+        open_streams(dev);
+        *out = dev;
+    } else {
+        cr_free(dev);
+    }
+    return err->status;
+}
+
+const char *cr_device_or(const char *name)
+{
+    const char *of_tests = getenv("CROLL_DEVICE");
+
+    return of_tests && of_tests[0] ? of_tests : name;
 }
 
 const char *cr_device_default(void)
 {
-    const char *name = getenv("CROLL_DEVICE");
+    return cr_device_or("cpu");
+}
 
-    return name && name[0] ? name : "cpu";
+bool cr_device_name_is_gpu(const char *name)
+{
+    const struct cri_device_kind *kind = find_kind(name);
+
+    return kind && kind->is_gpu;
 }
 
 void cr_device_close(cr_device *dev)
@@ -106,6 +127,16 @@ int cr_device_host_threads(const cr_device *dev)
 bool cr_device_is_meta(const cr_device *dev)
 {
     return strcmp(dev->kernels->name, "meta") == 0;
+}
+
+bool cr_device_is_gpu(const cr_device *dev)
+{
+    return dev->kind->is_gpu;
+}
+
+bool cr_device_has_own_memory(const cr_device *dev)
+{
+    return dev->kind->has_own_memory;
 }
 
 void cr_device_drop_scratch(cr_device *dev)

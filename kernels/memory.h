@@ -8,8 +8,8 @@
  *     cr_download    device to host            cr_move   from one device to another
  *
  * Order: a device has five streams, and a `cr_device *` stands for a device and one of them. Kernels, copies and cr_zero are queued on the
- * stream of their handle and run there in the order of the calls; the calls may return before. Work of two streams has no order but that of
- * events: what one stream writes and another reads, or writes again, needs one in between. The host waits for a stream by cr_device_sync, by
+ * stream of their handle and run there in the order of the calls; the calls may return before. Work of two streams is ordered by events
+ * alone: what one stream writes and another reads, or writes again, needs one in between. The host waits for a stream by cr_device_sync, by
  * cr_download and by operations with results in host memory. On cpu all is finished when a call returns. Structs and host arrays that a call
  * points to have been read when it returns, but for the host memory of cr_upload_async and cr_download_async.
  *
@@ -36,22 +36,25 @@ CR_MUST cr_status cr_device_open(const char *name, int num_threads, cr_device **
 CR_MUST cr_status cr_device_open_number(const char *name, int number, int num_threads,
                                         cr_device **out, cr_err *err);
 void cr_device_close(cr_device *dev); /* accepts NULL */
-/* The device that programs compute on: what CROLL_DEVICE names, else "cpu". */
+/* name, or what CROLL_DEVICE names in its place, for tests. Default: of "cpu". */
+const char *cr_device_or(const char *name);
 const char *cr_device_default(void);
+bool cr_device_name_is_gpu(const char *name); /* as cr_device_is_gpu, before it is open */
 const char *cr_device_name(const cr_device *dev);
 const char *cr_device_variant(const cr_device *dev); /* "avx512bf16", ..; "": only one */
 int cr_device_host_threads(const cr_device *dev); /* for work beside it: num_threads of its open */
 bool cr_device_is_meta(const cr_device *dev);
+bool cr_device_is_gpu(const cr_device *dev);
+bool cr_device_has_own_memory(const cr_device *dev); /* a tensor takes no memory of the host */
 /* Frees the memory that kernels keep to work in (not counted in the stats), until one needs it. Only while none runs. */
 void cr_device_drop_scratch(cr_device *dev);
 
 /* Of all streams together. */
 typedef struct cr_device_stats {
-    size_t bytes_now, bytes_peak;
-    size_t host_bytes_now;         /* cr_host_alloc */
-    int64_t num_replayed;          /* recordings that were queued instead of a call */
-    double flops, attention_flops; /* multiply-add = 2; those of attention are in both */
-    double moved_bytes; /* read and written by operations that are no products and no attention */
+    size_t bytes_now, bytes_peak, host_bytes_now; /* cr_host_alloc */
+    int64_t num_replayed; /* recordings that were queued instead of a call */
+    /* multiply-add = 2, attention in both; moved_bytes: of operations that are no products and no attention */
+    double flops, attention_flops, moved_bytes;
     int64_t most_elems; /* of one array of an operation, by its sizes: its largest index + 1 */
     const char *most_elems_in; /* that operation; NULL: none */
 } cr_device_stats;
@@ -129,8 +132,7 @@ CR_MUST cr_status cr_download(cr_device *dev, void *dst, const cr_mem *src, size
                               cr_err *err);
 CR_MUST cr_status cr_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
                           cr_err *err);
-/* The same with host memory of cr_host_alloc, run in the order of dev's stream: until the host has waited for it, it
- * does not write what is read, nor touch what is written. */
+/* The same with host memory of cr_host_alloc, run in the order of dev's stream: until the host has waited for it, it does not write what is read, nor touch what is written. */
 CR_MUST cr_status cr_upload_async(cr_device *dev, cr_mem *dst, const cr_mem *host, size_t num_bytes,
                                   cr_err *err);
 CR_MUST cr_status cr_download_async(cr_device *dev, cr_mem *host, const cr_mem *src,
@@ -149,13 +151,11 @@ CR_MUST cr_status cr_device_share(cr_device *dev, void *host, size_t num_bytes, 
 void cr_device_unshare(cr_device *dev, cr_mem *mem, size_t num_bytes);
 /* Where the host reads and writes memory of a device that computes on host memory, after all streams: for those communicators, and for tests. */
 void *cr_host_view(const cr_mem *mem);
-/* The same address, without a wait: for communicators that wait for the stream they work on. What they have written
- * counts as work of that stream: cr_host_wrote says so. */
+/* The same address, without a wait: for communicators that wait for the stream they work on; cr_host_wrote: what they wrote is its work. */
 void *cr_host_address(const cr_mem *mem);
 CR_MUST cr_status cr_host_wrote(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err);
 
-/* Host memory as device memory and back: the same address. Inside kernels/, in tests, and for groups without a
- * device. */
+/* Host memory as device memory and back: the same address. Inside kernels/, in tests, and for groups without a device. */
 static inline cr_mem *cr_mem_of_host(void *host)
 {
     return (cr_mem *)host;

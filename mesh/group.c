@@ -54,7 +54,7 @@ static const cri_comm *choose_base(const cr_group *g)
 
 static cr_status open_comm(cr_group *g, cr_err *err)
 {
-    bool is_on_gpu = g->dev && strcmp(cr_device_name(g->dev), "cuda") == 0;
+    bool is_on_gpu = g->dev && cr_device_is_gpu(g->dev);
 
     CR_TRY(g->base->open(g, err));
     if (!is_on_gpu)

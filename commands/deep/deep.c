@@ -262,7 +262,7 @@ static void check_memory(const cr_config *c, bool is_one_host, const cr_device_m
     const cr_node *strategy = cr_node_at(c->yaml.root, "actor_infer.strategy_args.strategy_config");
     const cr_node *share = cr_node_get(strategy, "gpu_memory_utilization");
     const cr_place place = share && share->place.line ? share->place : (cr_place){c->path, 0, 0};
-    cr_plan p = {.path = c->path, .config = *c, .is_gpu = cr_device_is_cuda()};
+    cr_plan p = {.path = c->path, .config = *c, .is_gpu = cr_run_has_gpus(c)};
     cr_layout layout;
     cr_err err = {0};
 

@@ -12,7 +12,7 @@
 
 enum { DEVICE_LIMIT_MS = 60000 };
 
-cr_status cr_device_try(int number, cr_device_memory *memory, cr_err *err)
+cr_status cr_device_try(const char *name, int number, cr_device_memory *memory, cr_err *err)
 {
     struct answer {
         cr_err err;
@@ -27,7 +27,7 @@ cr_status cr_device_try(int number, cr_device_memory *memory, cr_err *err)
     if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)
         return cr_fail(err, CR_EIO, "cannot look at the device: %s", strerror(errno));
     if (pid == 0) {
-        if (cr_device_open_to_compute(NULL, number, 1, &dev, &found.err) == CR_OK) {
+        if (cr_device_open_to_compute(name, number, 1, &dev, &found.err) == CR_OK) {
             cr_note(cr_device_get_memory(dev, &found.memory, &found.err));
             cr_device_close(dev);
         }
@@ -44,7 +44,7 @@ cr_status cr_device_try(int number, cr_device_memory *memory, cr_err *err)
             err, CR_EIO,
             "device %s: a process that opens it ends, or gives no answer within a minute "
             "(croll doctor)",
-            cr_device_default());
+            name);
     }
     waitpid(pid, NULL, 0);
     *memory = found.memory;

@@ -6,7 +6,8 @@
 
 #include "kernels/memory.h"
 
-/* The device that CROLL_DEVICE names. CR_EIO: no answer within a minute; else what opening it says. */
-CR_MUST cr_status cr_device_try(int number, cr_device_memory *memory, cr_err *err);
+/* The device of that name. CR_EIO: no answer within a minute; else what opening it says. */
+CR_MUST cr_status cr_device_try(const char *name, int number, cr_device_memory *memory,
+                                cr_err *err);
 
 #endif

@@ -301,11 +301,8 @@ static cr_status plan(cr_plan *p, const cr_words *words, const char *memory,
     if (p->world < 0 || p->world > 65536)
         return cr_fail(err, CR_EUSAGE, "--world %lld: from 1 to 65536", (long long)p->world);
     if (memory) CR_TRY(read_memory(memory, &p->memory, err));
-    if (p->num_gpus < 0 || p->num_gpus > 1024 ||
-        (p->num_gpus && (!options->device || strcmp(options->device, "cpu") == 0)))
-        return cr_fail(err, CR_EUSAGE,
-                       "--gpus %lld: 1 to 1024, of a plan with --device cuda (or h100, ..)",
-                       (long long)p->num_gpus);
+    if (p->num_gpus < 0 || p->num_gpus > 1024)
+        return cr_fail(err, CR_EUSAGE, "--gpus %lld: from 1 to 1024", (long long)p->num_gpus);
     p->path = words->word[0];
     status = load(p, words, err);
     cr_diagnostics_print(&p->d);
@@ -352,7 +349,8 @@ static int run(int argc, char **argv)
         {"link", CR_OPT_STRING, &where.link, "RATE",
          "into a host, as 400GB/s or 3.2Tbit/s (default: hosts.json in output_dir)"},
         {"device", CR_OPT_STRING, &where.device, "NAME",
-         "cpu (default), cuda, or a100, h100, h200, b200: its memory and speed by data sheet"},
+         "cpu, cuda, or a100, h100, h200, b200: its memory and speed by data sheet (default: "
+         "device of the file)"},
         {"gpus", CR_OPT_INT, &p.num_gpus, "N",
          "GPUs of a host, which the numbers of device_mapping take round robin: its memory is "
          "divided among those on it (default: each number has its own)"},

@@ -147,10 +147,16 @@ static void use_job(cr_plan *p, const cr_plan_options *o)
 cr_status cr_plan_hosts_open(cr_plan *p, const cr_plan_options *o, cr_err *err)
 {
     cr_plan_hosts *h = &p->hosts;
+    const char *device = o->device ? o->device : p->config.device;
     bool is_asked = o->hosts || o->hostfile;
     int64_t memory = 0;
 
-    p->is_gpu = o->device && strcmp(o->device, "cpu") != 0;
+    p->is_gpu = strcmp(device, "cpu") != 0;
+    if (!p->is_gpu && p->num_gpus)
+        return cr_fail(err, CR_EUSAGE,
+                       "--gpus %lld: of a plan with --device cuda (or h100, ..), or of a file with "
+                       "device: cuda",
+                       (long long)p->num_gpus);
     if (is_asked)
         CR_TRY(choose(p, o, err));
     else if (p->world == 0 && getenv("SLURM_JOB_ID"))
@@ -158,8 +164,8 @@ cr_status cr_plan_hosts_open(cr_plan *p, const cr_plan_options *o, cr_err *err)
     if (!h->num && (o->link || o->rates))
         return cr_fail(err, CR_EUSAGE,
                        "--link and --rates are of a plan with --hosts (as --hosts 16x8)");
-    if (p->is_gpu && strcmp(o->device, "cuda") != 0)
-        CR_TRY(cr_rates_of_device(o->device, &h->rates, &memory, err));
+    if (p->is_gpu && strcmp(device, "cuda") != 0)
+        CR_TRY(cr_rates_of_device(device, &h->rates, &memory, err));
     if (p->memory == 0) p->memory = memory;
     if (!h->num) return CR_OK;
     if (o->rates) CR_TRY(read_rates(o->rates, cr_rates_read, &h->rates, err));

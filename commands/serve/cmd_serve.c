@@ -239,7 +239,7 @@ static int run(int argc, char **argv)
          "no notes on FILE, no line that says where it listens"},
         {"port-file", CR_OPT_STRING, &s.port_file, "FILE", "gets the number of the port"},
         {"device", CR_OPT_STRING, &s.device, "NAME",
-         "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
+         "cpu, cuda (never run on a GPU: docs/cuda.md); default: device of FILE, cpu of a MODEL"},
         CR_HOSTS_OPTIONS(hosts),
     };
     cr_words words = {0};

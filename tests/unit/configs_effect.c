@@ -182,7 +182,7 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->logging_dir), SHOW(c->tracker_log_dir), SHOW(c->pretrain), SHOW(c->track_with);
     SHOW(c->track_program), SHOW(c->seed), SHOW(c->max_steps), SHOW(c->save_steps);
     SHOW(c->eval_steps), SHOW(c->logging_steps), SHOW(c->max_ckpt_to_keep);
-    SHOW(c->num_gpus_per_node);
+    SHOW(c->device), SHOW(c->num_gpus_per_node);
     SHOW(c->max_failed_reward_steps), SHOW(c->resume), SHOW(c->rollout_batch_size);
     SHOW(c->group_size), SHOW(c->prompt_length), SHOW(c->sequence_length);
     SHOW(c->max_running_requests), SHOW(c->val_prompt_length), SHOW(c->model_update_frequency);
@@ -286,6 +286,7 @@ static const struct {
      "as_fsdp2",
      "true",
      {"reference={strategy_args: {strategy_name: megatron_infer}, device_mapping: [6]}"}},
+    {"run", "device", "cuda", {NULL}}, /* the first one is what is taken without the key */
     {"run", "resume_from_checkpoint", "true", {NULL}},
     {"run", "system_envs", "{A: b}", {NULL}},
     {"run", "sequence_length", "40", {NULL}},
