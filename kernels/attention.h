@@ -9,7 +9,7 @@
 #ifndef CR_ATTENTION_H
 #define CR_ATTENTION_H
 
-#include "kernels/kernels.h"
+#include "kernels/heads.h"
 
 enum { CR_KV_BLOCK = 64 }; /* positions in a cache block and in a key tile */
 
@@ -56,7 +56,8 @@ int64_t cr_row_tiles(const int32_t *row_slot, const int32_t *row_pos, int64_t nu
 
 /* Rows of a generation step: row r belongs to slot row_slot[r] at position row_pos[r] (0-based); the
  * keys of that slot are in blocks block_table[slot * max_blocks + pos / CR_KV_BLOCK]. Rows of one
- * slot come in ascending position. First writes k and v of all rows into the cache, then attends. */
+ * slot come in ascending position. First does what `heads` says (q and k are its results), then writes k and v of all rows
+ * into the cache, then attends. */
 typedef struct cr_attention_cached_args {
     const cr_mem *q, *k, *v; /* [R, H, D], [R, K, D], [R, K, D]: the new rows */
     cr_mem *o;               /* [R, H, D] */
@@ -73,6 +74,7 @@ typedef struct cr_attention_cached_args {
      * keys together. */
     const cr_mem *tiles;
     int64_t num_tiles, num_alone;
+    cr_qk_heads_args heads; /* q_in NULL: q and k are ready */
 } cr_attention_cached_args;
 
 /* What sampling makes of rows of logits before it draws: ids of a row's history are penalised (z < 0: z p, else z / p),

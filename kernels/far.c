@@ -416,6 +416,7 @@ static const struct {
     PLAIN(rmsnorm),
     PLAIN(rmsnorm_grad),
     PLAIN(rope),
+    PLAIN(qk_heads),
     PLAIN(swiglu),
     PLAIN(swiglu_grad),
     PLAIN(embedding_grad),

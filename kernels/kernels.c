@@ -156,6 +156,20 @@ static cr_status check_rope(const cr_rope_args *a, work *w, cr_err *err)
     return CR_OK;
 }
 
+static cr_status check_qk_heads(const cr_qk_heads_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_tokens, (a->num_heads + a->num_kv_heads) * a->head_dim, a->q_weight ? 7 : 3,
+               2 * cr_dtype_bytes(a->dtype));
+    CR_TRY(check_act("qk_heads", a->dtype, err));
+    if (a->head_dim % 2 || (a->sign != 1 && a->sign != -1) || !a->q_weight != !a->k_weight ||
+        (!a->q_weight && (a->q != a->q_in || a->k != a->k_in)))
+        return cr_fail(
+            err, CR_EARG,
+            "qk_heads: head_dim %lld, sign %d, norms of one side, or none and other places",
+            (long long)a->head_dim, a->sign);
+    return CR_OK;
+}
+
 static cr_status check_swiglu(const cr_swiglu_args *a, work *w, cr_err *err)
 {
     *w = elems(a->num, 4, 3 * cr_dtype_bytes(a->dtype));
@@ -267,6 +281,11 @@ int64_t cr_row_tiles(const int32_t *row_slot, const int32_t *row_pos, int64_t nu
 static cr_status check_attention_cached(const cr_attention_cached_args *a, work *w, cr_err *err)
 {
     *w = attention(a->num_rows, a->num_rows, &a->sizes, a->num_heads * a->head_dim);
+    if (a->heads.q_in) {
+        work heads;
+        CR_TRY(check_qk_heads(&a->heads, &heads, err));
+        w->flops += heads.flops, w->moved_bytes += heads.moved_bytes;
+    }
     if (a->num_blocks < 1)
         return cr_fail(err, CR_EARG, "attention_cached: a cache of %lld blocks",
                        (long long)a->num_blocks);

@@ -2,7 +2,7 @@
  *
  * A device (`cpu`, `meta`, later `cuda`) fills in one table of kernels (kernels_impl.h). Models, strategies and the optimizer call the operations
  * and never ask which device they run on. Each takes one struct of arguments, whose comment says what it computes: kernels.h has those that every
- * model needs, attention.h, experts.h and vision.h the others, ops.h the list. Backward of `x` is `x_grad`. `meta` touches no data: it only
+ * model needs, heads.h, attention.h, experts.h and vision.h the others, ops.h the list. Backward of `x` is `x_grad`. `meta` touches no data: it only
  * counts bytes and FLOPs, so the same code is a plan.
  *
  * Promises, on every device:
@@ -143,19 +143,6 @@ typedef struct cr_rmsnorm_grad_args {
     cr_dtype dtype;
     int64_t num_rows, num_cols;
 } cr_rmsnorm_grad_args;
-
-/* Half-split rotary embedding in place on x[num_tokens, num_heads, D] (row stride num_heads * D):
- * angle = angles[t, i], or positions[t] * inv_freq[i] where angles is NULL; cos and sin are float32,
- * times `scaling`. sign -1: backward. Equal angles are equal bits, wherever they come from. */
-typedef struct cr_rope_args {
-    cr_mem *x;
-    cr_dtype dtype;
-    const cr_mem *positions, *inv_freq; /* [num_tokens]; [D / 2] float32 */
-    float scaling;
-    int sign;
-    int64_t num_tokens, num_heads, head_dim;
-    const cr_mem *angles; /* [num_tokens, D / 2] float32: rotation along several axes, or NULL */
-} cr_rope_args;
 
 /* h = silu(gate) * up, all [num]. */
 typedef struct cr_swiglu_args {

@@ -28,7 +28,6 @@
     OP(linear_grad, cr_linear_grad_args)                       \
     OP(rmsnorm, cr_rmsnorm_args)                               \
     OP(rmsnorm_grad, cr_rmsnorm_grad_args)                     \
-    OP(rope, cr_rope_args)                                     \
     OP(swiglu, cr_swiglu_args)                                 \
     OP(swiglu_grad, cr_swiglu_grad_args)                       \
     OP(embedding, cr_embedding_args)                           \
@@ -36,6 +35,9 @@
     OP(rows_gather, cr_rows_move_args)                         \
     OP(rows_scatter, cr_rows_move_args)                        \
     OP(rows_add, cr_rows_move_args)                            \
+    /* heads.h */                                              \
+    OP(rope, cr_rope_args)                                     \
+    OP(qk_heads, cr_qk_heads_args)                             \
     /* attention.h */                                          \
     OP(attention, cr_attention_args)                           \
     OP(attention_grad, cr_attention_grad_args)                 \

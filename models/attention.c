@@ -66,31 +66,27 @@ static cr_status reserve(const cr_model_config *c, cr_pass *p, activations *a, c
     return cri_push_32bit(keep, a->num_tokens * c->num_kv_heads, &a->k_rstd, err);
 }
 
-static cr_status norm_heads(const cr_module *norm, cr_pass *p, const cr_mem *x, int64_t num_heads,
-                            cr_mem *y, cr_mem *rstd, cr_err *err)
-{
-    CR_TRY(cri_enter(norm, p, err));
-    CR_TRY(cri_norm(norm, p, x, p->num_rows * num_heads, y, rstd, err));
-    return cri_leave(norm, p, err);
-}
-
 typedef enum direction { ROTATE = 1, ROTATE_BACK = -1 } direction;
 
-static cr_status rotate(const cr_model_config *c, cr_pass *p, cr_mem *x, int64_t num_heads,
-                        direction sign, cr_err *err)
+/* Of q and k in the same places. */
+static cr_qk_heads_args rotation(const cr_model_config *c, const cr_pass *p, cr_mem *q, cr_mem *k,
+                                 direction sign)
 {
-    cr_rope_args a = {.x = x,
-                      .dtype = p->dtype,
-                      .positions = p->index.positions,
-                      .inv_freq = p->index.inv_freq,
-                      .scaling = c->rope_scaling,
-                      .sign = sign,
-                      .num_tokens = p->num_rows,
-                      .num_heads = num_heads,
-                      .head_dim = c->head_dim,
-                      .angles = p->angles};
-
-    return cr_rope(p->dev, &a, err);
+    return (cr_qk_heads_args){.q_in = q,
+                              .k_in = k,
+                              .q = q,
+                              .k = k,
+                              .dtype = p->dtype,
+                              .positions = p->index.positions,
+                              .inv_freq = p->index.inv_freq,
+                              .angles = p->angles,
+                              .scaling = c->rope_scaling,
+                              .sign = sign,
+                              .num_tokens = p->num_rows,
+                              .num_heads = c->num_heads,
+                              .num_kv_heads = c->num_kv_heads,
+                              .head_dim = c->head_dim,
+                              .eps = c->rms_norm_eps};
 }
 
 static cr_attention_args packed_args(const cr_module *m, const cr_pass *p, const activations *a)
@@ -113,33 +109,33 @@ static cr_attention_args packed_args(const cr_module *m, const cr_pass *p, const
                                .window = c->layer_window[m->layer]};
 }
 
-static cr_status attend(const cr_module *m, cr_pass *p, const activations *a, cr_err *err)
+static cr_status attend_cached(const cr_module *m, cr_pass *p, const activations *a,
+                               const cr_qk_heads_args *heads, cr_err *err)
 {
     cr_attention_args packed = packed_args(m, p, a);
-    cr_attention_cached_args cached;
+    cr_attention_cached_args cached = {.q = a->q,
+                                       .k = a->k,
+                                       .v = a->v,
+                                       .o = a->o,
+                                       .blocks = p->kv->layer_blocks[m->layer],
+                                       .dtype = p->dtype,
+                                       .row_slot = p->index.row_slot,
+                                       .row_pos = p->index.row_pos,
+                                       .block_table = p->index.block_table,
+                                       .sizes = p->index.sizes,
+                                       .num_rows = a->num_tokens,
+                                       .max_blocks = p->kv->max_blocks,
+                                       .num_heads = packed.num_heads,
+                                       .num_kv_heads = packed.num_kv_heads,
+                                       .head_dim = packed.head_dim,
+                                       .scale = packed.scale,
+                                       .window = packed.window,
+                                       .num_blocks = p->kv->num_blocks,
+                                       .tiles = p->index.row_tiles,
+                                       .num_tiles = p->index.num_tiles,
+                                       .num_alone = p->index.num_alone,
+                                       .heads = *heads};
 
-    if (!p->kv) return cr_attention(p->dev, &packed, err);
-    cached = (cr_attention_cached_args){.q = a->q,
-                                        .k = a->k,
-                                        .v = a->v,
-                                        .o = a->o,
-                                        .blocks = p->kv->layer_blocks[m->layer],
-                                        .dtype = p->dtype,
-                                        .row_slot = p->index.row_slot,
-                                        .row_pos = p->index.row_pos,
-                                        .block_table = p->index.block_table,
-                                        .sizes = p->index.sizes,
-                                        .num_rows = a->num_tokens,
-                                        .max_blocks = p->kv->max_blocks,
-                                        .num_heads = packed.num_heads,
-                                        .num_kv_heads = packed.num_kv_heads,
-                                        .head_dim = packed.head_dim,
-                                        .scale = packed.scale,
-                                        .window = packed.window,
-                                        .num_blocks = p->kv->num_blocks,
-                                        .tiles = p->index.row_tiles,
-                                        .num_tiles = p->index.num_tiles,
-                                        .num_alone = p->index.num_alone};
     return cr_attention_cached(p->dev, &cached, err);
 }
 
@@ -150,13 +146,39 @@ static cr_status exchange_and_attend(const cr_module *m, cr_pass *p, const activ
     const cri_attention *parts = m->impl;
     const cr_model_config *c = &m->model->config;
     const cr_split *s = p->split;
+    cr_attention_args packed = packed_args(m, p, a);
 
-    if (!s) return attend(m, p, a, err);
+    if (!s) return cr_attention(p->dev, &packed, err);
     CR_TRY(s->to_heads(s->ctx, parts->q->name, p, a->q_rows, c->num_heads, a->q, err));
     CR_TRY(s->to_heads(s->ctx, parts->k->name, p, a->k_rows, c->num_kv_heads, a->k, err));
     CR_TRY(s->to_heads(s->ctx, parts->v->name, p, a->v_rows, c->num_kv_heads, a->v, err));
-    CR_TRY(attend(m, p, a, err));
+    CR_TRY(cr_attention(p->dev, &packed, err));
     return s->to_rows(s->ctx, parts->o->name, p, a->o, c->num_heads, a->o_rows, err);
+}
+
+/* From q_raw and k_raw to o_rows. Over the cache all of it is one operation. */
+static cr_status norm_rotate_attend(const cr_module *m, cr_pass *p, const activations *a,
+                                    cr_err *err)
+{
+    const cri_attention *parts = m->impl;
+    cr_qk_heads_args heads = rotation(&m->model->config, p, a->q_rows, a->k_rows, ROTATE);
+
+    if (parts->q_norm) {
+        CR_TRY(cri_enter(parts->q_norm, p, err));
+        CR_TRY(cri_enter(parts->k_norm, p, err));
+        heads.q_in = a->q_raw;
+        heads.k_in = a->k_raw;
+        heads.q_weight = parts->q_norm->weight->weight.data;
+        heads.k_weight = parts->k_norm->weight->weight.data;
+        heads.q_rstd = a->q_rstd;
+        heads.k_rstd = a->k_rstd;
+    }
+    CR_TRY(p->kv ? attend_cached(m, p, a, &heads, err) : cr_qk_heads(p->dev, &heads, err));
+    if (parts->q_norm) {
+        CR_TRY(cri_leave(parts->k_norm, p, err));
+        CR_TRY(cri_leave(parts->q_norm, p, err));
+    }
+    return p->kv ? CR_OK : exchange_and_attend(m, p, a, err);
 }
 
 static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
@@ -171,25 +193,17 @@ static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const
     CR_TRY(cri_linear(parts->q, p, in, NULL, a.q_raw, err));
     CR_TRY(cri_linear(parts->k, p, in, NULL, a.k_raw, err));
     CR_TRY(cri_linear(parts->v, p, in, NULL, a.v_rows, err));
-    if (parts->q_norm) {
-        CR_TRY(norm_heads(parts->q_norm, p, a.q_raw, c->num_heads, a.q_rows, a.q_rstd, err));
-        CR_TRY(norm_heads(parts->k_norm, p, a.k_raw, c->num_kv_heads, a.k_rows, a.k_rstd, err));
-    }
-    CR_TRY(rotate(c, p, a.q_rows, c->num_heads, ROTATE, err));
-    CR_TRY(rotate(c, p, a.k_rows, c->num_kv_heads, ROTATE, err));
-    CR_TRY(exchange_and_attend(m, p, &a, err));
+    CR_TRY(norm_rotate_attend(m, p, &a, err));
     CR_TRY(cri_linear(parts->o, p, a.o_rows, add, out, err));
     if (p->tape) cri_frame_push(m, p, &a, sizeof a);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
-/* Gradient through the rotation and the norm of q (or k): dx becomes the gradient of the product. */
-static cr_status back_heads(const cr_module *m, const cr_module *norm, cr_pass *p,
-                            const cr_mem *raw, const cr_mem *rstd, int64_t num_heads, cr_mem *dx,
-                            cr_err *err)
+/* Gradient through the norm of q (or k): dx becomes the gradient of the product. */
+static cr_status back_norm(const cr_module *norm, cr_pass *p, const cr_mem *raw, const cr_mem *rstd,
+                           int64_t num_heads, cr_mem *dx, cr_err *err)
 {
-    CR_TRY(rotate(&m->model->config, p, dx, num_heads, ROTATE_BACK, err));
     if (!norm) return CR_OK;
     CR_TRY(cri_enter(norm, p, err));
     CR_TRY(cri_norm_back(norm, p, raw, rstd, dx, p->num_rows * num_heads, dx, CRI_DX_SET, err));
@@ -240,6 +254,7 @@ static cr_status backward(const cr_module *m, cr_pass *p, const cr_mem *in, cons
     size_t mark = cr_stack_mark(p->scratch);
     bool is_needed = needs_qkv(parts, grad_in);
     cr_mem *d_o = NULL, *d_qkv[3];
+    cr_qk_heads_args back;
     activations a;
 
     cri_frame_pop(m, p, &a, sizeof a);
@@ -247,8 +262,10 @@ static cr_status backward(const cr_module *m, cr_pass *p, const cr_mem *in, cons
     CR_TRY(cri_linear_back(parts->o, p, a.o_rows, grad_out, d_o, CRI_DX_SET, err));
     if (is_needed) {
         CR_TRY(back_attend(m, p, &a, d_o, d_qkv, err));
-        CR_TRY(back_heads(m, parts->q_norm, p, a.q_raw, a.q_rstd, c->num_heads, d_qkv[0], err));
-        CR_TRY(back_heads(m, parts->k_norm, p, a.k_raw, a.k_rstd, c->num_kv_heads, d_qkv[1], err));
+        back = rotation(c, p, d_qkv[0], d_qkv[1], ROTATE_BACK);
+        CR_TRY(cr_qk_heads(p->dev, &back, err));
+        CR_TRY(back_norm(parts->q_norm, p, a.q_raw, a.q_rstd, c->num_heads, d_qkv[0], err));
+        CR_TRY(back_norm(parts->k_norm, p, a.k_raw, a.k_rstd, c->num_kv_heads, d_qkv[1], err));
         CR_TRY(cri_linear_back(parts->q, p, in, d_qkv[0], grad_in, CRI_DX_SET, err));
         CR_TRY(cri_linear_back(parts->k, p, in, d_qkv[1], grad_in, CRI_DX_ADD, err));
         CR_TRY(cri_linear_back(parts->v, p, in, d_qkv[2], grad_in, CRI_DX_ADD, err));

@@ -1,10 +1,7 @@
-/* activations.cu -- SwiGLU, GELU and GeGLU, forward and backward, and rotary embedding.
+/* activations.cu -- SwiGLU, GELU and GeGLU, forward and backward.
  *
  * Mapping: as in flat.cu a thread takes 8 neighbouring elements; an element's result depends on that element alone.
- * rope: a thread takes one pair (i, i + D / 2) of a token and goes over the heads, so that cos and sin, in float64 as
- * on the cpu, are made once a token.
- * Bytes an element in bf16: gelu 4, gelu_grad 6, swiglu and geglu 6, their gradients 10, rope 4 (2-byte accesses,
- * neighbouring lanes in one sector for D of 64 on). All are bound by memory on H100 and H200; gelu by erfc takes about 40
+ * Bytes an element in bf16: gelu 4, gelu_grad 6, swiglu and geglu 6, their gradients 10. All are bound by memory on H100 and H200; gelu by erfc takes about 40
  * FLOPs an element, a tenth of what fp32 units do in that time. No shared memory; below 64 registers.
  */
 #include "kernels/cuda/op.h"
@@ -184,52 +181,4 @@ template <class T> static cudaError_t geglu_grad(cr_device *dev, const cr_geglu_
 cr_status cri_cuda_geglu_grad(cr_device *dev, const cr_geglu_grad_args *a, cr_err *err)
 {
     return launched("geglu_grad", CRI_BY_DTYPE(a->dtype, geglu_grad, dev, a), err);
-}
-
-/* ---- rotary embedding ---- */
-
-template <class T> struct rope_args {
-    T *x;
-    const int32_t *positions;
-    const float *inv_freq, *angles;
-    float scaling, sign;
-    int64_t num_tokens, num_heads, half;
-};
-
-template <class T> static __global__ void __launch_bounds__(THREADS) rope(rope_args<T> a)
-{
-    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, token = at / a.half, i = at % a.half;
-
-    if (token >= a.num_tokens) return;
-    float angle = a.angles ? a.angles[at] : (float)a.positions[token] * a.inv_freq[i];
-    float c = (float)cos((double)angle) * a.scaling,
-          s = (float)sin((double)angle) * a.scaling * a.sign;
-    T *x = a.x + token * a.num_heads * a.half * 2 + i;
-    for (int64_t h = 0; h < a.num_heads; h++, x += 2 * a.half) {
-        float low = to_float(x[0]), high = to_float(x[a.half]);
-        x[0] = from_float<T>(fmaf(low, c, -(high * s)));
-        x[a.half] = from_float<T>(fmaf(high, c, low * s));
-    }
-}
-
-template <class T> static cudaError_t rope_of(cr_device *dev, const cr_rope_args *a)
-{
-    const rope_args<T> r = {out<T>(a->x),
-                            in<int32_t>(a->positions),
-                            in<float>(a->inv_freq),
-                            in<float>(a->angles),
-                            a->scaling,
-                            (float)a->sign,
-                            a->num_tokens,
-                            a->num_heads,
-                            a->head_dim / 2};
-    auto kernel = rope<T>;
-
-    return CUDA_LAUNCH(kernel, blocks_for(a->num_tokens * r.half, THREADS, INT32_MAX),
-                       dim3(THREADS), 0, cri_cuda_stream(dev), r);
-}
-
-cr_status cri_cuda_rope(cr_device *dev, const cr_rope_args *a, cr_err *err)
-{
-    return launched("rope", CRI_BY_DTYPE(a->dtype, rope_of, dev, a), err);
 }

@@ -290,6 +290,33 @@ static void rope(void **state)
             }
 }
 
+static void qk_heads(void **state)
+{
+    static const int64_t dims[] = {2, 8, 64, 128, 10, 192, 256};
+
+    (void)state;
+    for (size_t c = 0; c < CR_COUNT(dims); c++)
+        for (int t = 0; t < 3; t++)
+            for (int has_norms = 0; has_norms < 2; has_norms++) {
+                int64_t D = dims[c], T = c == 3 ? 260 : 5, H = 3,
+                        K = 2; /* both shapes of a block */
+                cr_dtype dt = act[t];
+                double near = dt == CR_F32 ? 4e-6 : 0x1p-6;
+                int q = floats(dt, T * H * D, 1, near), k = floats(dt, T * K * D, 1, near),
+                    q_in = floats(dt, T * H * D, 1, 0), k_in = floats(dt, T * K * D, 1, 0),
+                    wq = floats(dt, D, 1, 0), wk = floats(dt, D, 1, 0),
+                    positions = some_ints(T, 5000), inv = floats(CR_F32, D / 2, 0.1, 0),
+                    rq = floats(CR_F32, T * H, 1, 1e-5), rk = floats(CR_F32, T * K, 1, 1e-5);
+                BOTH(qk_heads, cr_qk_heads_args, .q_in = M(has_norms ? q_in : q),
+                     .k_in = M(has_norms ? k_in : k), .q = M(q), .k = M(k),
+                     .q_weight = has_norms ? M(wq) : NULL, .k_weight = has_norms ? M(wk) : NULL,
+                     .q_rstd = has_norms ? M(rq) : NULL, .k_rstd = has_norms ? M(rk) : NULL,
+                     .dtype = dt, .positions = M(positions), .inv_freq = M(inv), .scaling = 1.1f,
+                     .sign = c % 2 ? 1 : -1, .num_tokens = T, .num_heads = H, .num_kv_heads = K,
+                     .head_dim = D, .eps = 1e-6f);
+            }
+}
+
 static void activations(void **state)
 {
     (void)state;
@@ -628,6 +655,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(product_rows_alone),
         cmocka_unit_test(norms),
         cmocka_unit_test(rope),
+        cmocka_unit_test(qk_heads),
         cmocka_unit_test(activations),
         cmocka_unit_test(moves),
         cmocka_unit_test(head),

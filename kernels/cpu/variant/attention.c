@@ -541,7 +541,7 @@ cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args 
     int64_t ld_scores = (a->sizes.max_seqlen + TILE - 1) / TILE * TILE;
     float *scores;
 
-    (void)err;
+    if (a->heads.q_in) CR_TRY(CR_V(qk_heads)(dev, &a->heads, err));
     scores = cri_scratch(dev, CRI_SLOT_TASKS,
                          (size_t)(2 * SHORT_PAIRS * ld_scores * dev->num_threads) * 4);
     CRI_FOR(a->num_rows < 16 ? 1 : dev->num_threads, r, a->num_rows,

@@ -337,6 +337,26 @@ cr_status CR_V(rope)(cr_device *dev, const cr_rope_args *a, cr_err *err)
     return CR_OK;
 }
 
+cr_status CR_V(qk_heads)(cr_device *dev, const cr_qk_heads_args *a, cr_err *err)
+{
+    for (int is_k = 0; is_k < 2; is_k++) {
+        int64_t heads = is_k ? a->num_kv_heads : a->num_heads;
+        cr_mem *y = is_k ? a->k : a->q;
+        if (a->q_weight)
+            CR_TRY(CR_V(rmsnorm)(dev,
+                                 &(cr_rmsnorm_args){is_k ? a->k_in : a->q_in,
+                                                    is_k ? a->k_weight : a->q_weight, y,
+                                                    is_k ? a->k_rstd : a->q_rstd, a->dtype,
+                                                    a->num_tokens * heads, a->head_dim, a->eps},
+                                 err));
+        CR_TRY(CR_V(rope)(dev,
+                          &(cr_rope_args){y, a->dtype, a->positions, a->inv_freq, a->scaling,
+                                          a->sign, a->num_tokens, heads, a->head_dim, a->angles},
+                          err));
+    }
+    return CR_OK;
+}
+
 /* ---- SwiGLU ---- */
 
 CR_INLINE vf sigmoid(vf x)

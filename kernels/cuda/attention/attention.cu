@@ -13,7 +13,7 @@
  * Registers: below 128. Limit: fused multiply-add of fp32 units with one shared load for 8 of them: at most half of 67
  * TFLOP/s on H100 and H200, where tensor cores reach ten times that. A prompt that is computed by the cached entry reads its keys once a row.
  */
-#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/heads.h"
 
 #include <math.h>
 
@@ -264,19 +264,6 @@ cr_status cri_cuda_attention(cr_device *dev, const cr_attention_args *a, cr_err 
 
 /* ---- cached ---- */
 
-template <class T>
-static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) write_cache(cached_args<T> a)
-{
-    int64_t r = blockIdx.x;
-    int D = a.head_dim, pos = a.row_pos[r], slot = a.row_slot[r], num = a.num_kv_heads * D;
-
-    for (int i = (int)threadIdx.x; i < num; i += THREADS_A_BLOCK) {
-        T *to = tiles_of(a, slot, pos, i / D) + (int64_t)(pos % KEYS) * D + i % D;
-        to[0] = a.k[r * num + i];
-        to[KEYS * D] = a.v[r * num + i];
-    }
-}
-
 template <class T, int DPAD>
 static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_cached(cached_args<T> a)
 {
@@ -321,33 +308,25 @@ template <class T> static cached_args<T> cached_of(const cr_attention_cached_arg
             in<cr_row_tile>(a->tiles)};
 }
 
-template <class T>
-static cudaError_t write_rows(cr_device *dev, const cached_args<T> &c, int64_t num_rows)
-{
-    auto write = write_cache<T>;
-
-    return CUDA_LAUNCH(write, dim3((unsigned)num_rows), dim3(THREADS_A_BLOCK), 0,
-                       cri_cuda_stream(dev), c);
-}
-
 template <class T, int DPAD>
 static cudaError_t cached(cr_device *dev, const cr_attention_cached_args *a)
 {
     const cached_args<T> c = cached_of<T>(a);
     const dim3 grid((unsigned)a->num_rows, num_group_parts(c, ROWS));
-    cudaError_t code = write_rows(dev, c, a->num_rows);
+    cudaError_t code = cri_cuda_heads_to_cache(dev, &a->heads, c, a->num_rows);
 
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_cached<T, DPAD>, grid, THREADS_A_BLOCK,
                          shared_bytes(a->head_dim), c);
 }
 
-/* The first num_alone of num_rows rows are alone. */
-static cudaError_t cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &c,
-                                          const shares &s, int64_t num_alone, int64_t num_rows)
+/* The first num_alone rows are alone. */
+static cudaError_t cached_on_tensor_cores(cr_device *dev, const cr_attention_cached_args *a,
+                                          const cached_args<bf16> &c, const shares &s,
+                                          int64_t num_alone)
 {
     bool by_wgmma = cri_cuda_has_wgmma(dev), has_stretches = s.num > 1;
-    cudaError_t code = write_rows(dev, c, num_rows);
+    cudaError_t code = cri_cuda_heads_to_cache(dev, &a->heads, c, a->num_rows);
 
     if (code == cudaSuccess && num_alone > 0)
         code = by_wgmma ? attend_cached_by_wgmma(dev, c, s, num_alone)
@@ -389,8 +368,7 @@ cr_status cri_cuda_attention_cached(cr_device *dev, const cr_attention_cached_ar
     int64_t num_alone = a->num_tiles > 0 ? a->num_alone : a->num_rows;
     shares s;
     CR_TRY(shares_of(dev, c, num_alone, &s, err));
-    return launched("attention_cached", cached_on_tensor_cores(dev, c, s, num_alone, a->num_rows),
-                    err);
+    return launched("attention_cached", cached_on_tensor_cores(dev, a, c, s, num_alone), err);
 }
 
 size_t cri_cuda_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
