@@ -80,6 +80,7 @@ typedef struct cri_seq_list {
 /* Steps of one shape (recorded.c). */
 typedef struct cri_recorded {
     int64_t num_rows, max_blocks; /* 0: none yet */
+    uint64_t draw;                /* key of its draw */
     cr_recording *recording;
     uint64_t last_used; /* number of the step */
 } cri_recorded;
@@ -122,6 +123,7 @@ struct cr_engine {
     cr_mem *logits; /* [logits_rows, vocab] float32, grown */
     int64_t logits_rows;
     cri_recorded recorded[CRI_MOST_RECORDED];
+    cr_recorded_pass recorded_pass; /* of all of them */
     uint64_t num_recorded_steps;
     /* packed weights */
     struct {
@@ -158,8 +160,11 @@ static inline size_t cri_logits_bytes(const cr_engine *e, int64_t rows)
 }
 void cri_drop_logits(cr_engine *e);
 
-/* What the step is recorded in, with rows added to those of its shape; NULL: it is not. */
-cri_recorded *cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks);
+/* How num samples draw their next token, and where their numbers go. */
+void cri_prepare_draws(cri_seq *const *seqs, int64_t num, cr_draw_row *rows, cr_drawn *out);
+/* What the step is recorded in, with rows added to those of its shape, and all rows put for their draws; NULL: it is not. */
+CR_MUST cr_status cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks,
+                                    cri_recorded **out, cr_err *err);
 void cri_recorded_drop(cr_engine *e); /* all */
 
 /* before NULL: at the end. */

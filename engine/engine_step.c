@@ -361,9 +361,7 @@ static void *next_top(cr_buf *buf, int64_t num)
     return buf->data + at;
 }
 
-/* Draw for num samples, each from its row of logits; rows and out are memory for that. */
-static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, int64_t num,
-                      const cr_mem *logits, cr_draw_row *rows, cr_drawn *out, cr_err *err)
+void cri_prepare_draws(cri_seq *const *seqs, int64_t num, cr_draw_row *rows, cr_drawn *out)
 {
     for (int64_t i = 0; i < num; i++) {
         cri_seq *s = seqs[i];
@@ -379,7 +377,11 @@ static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, 
             out[i].top_log_probs = next_top(&s->top_log_probs, g->how.num_top);
         }
     }
-    CR_TRY(cr_draw(dev, &(cr_draw_args){logits, num, e->model->config.vocab_size, rows, out}, err));
+}
+
+/* What num samples have drawn beside the token and its log-prob. */
+static cr_status keep_drawn(cri_seq *const *seqs, int64_t num, const cr_drawn *out, cr_err *err)
+{
     for (int64_t i = 0; i < num; i++) {
         cri_seq *s = seqs[i];
         if (out[i].id < 0)
@@ -391,6 +393,21 @@ static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, 
         s->num_kept[s->num_output] = (int32_t)out[i].num_kept;
     }
     return CR_OK;
+}
+
+/* Draw for num samples, each from its row of logits; rows and out are memory for that. */
+static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, int64_t num,
+                      const cr_mem *logits, cr_draw_row *rows, cr_drawn *out, cr_err *err)
+{
+    cri_prepare_draws(seqs, num, rows, out);
+    CR_TRY(cr_draw(dev,
+                   &(cr_draw_args){.logits = logits,
+                                   .num_rows = num,
+                                   .vocab_size = e->model->config.vocab_size,
+                                   .rows = rows,
+                                   .out = out},
+                   err));
+    return keep_drawn(seqs, num, out, err);
 }
 
 static cr_status check_log_prob(const cri_seq *s, float log_prob, cr_err *err)
@@ -480,6 +497,41 @@ static cr_kv_view view_of(const cr_engine *e, cri_part *own)
                         num_slots,       num_blocks,    e->num_blocks};
 }
 
+/* The draws of a step that is recorded. */
+typedef struct step_draws {
+    cr_device *dev;
+    cr_draw_args args;
+} step_draws;
+
+static cr_status queue_draws(void *ctx, cr_err *err)
+{
+    const step_draws *d = ctx;
+
+    return cr_draw(d->dev, &d->args, err);
+}
+
+/* Forward and draws of a step that is recorded, queued at once. */
+static cr_status run_recorded(cr_engine *e, cr_pass *pass, const cri_part *own, cr_err *err)
+{
+    step_draws all = {pass->dev,
+                      {.logits = e->logits,
+                       .num_rows = own->recorded->num_rows,
+                       .vocab_size = e->model->config.vocab_size,
+                       .rows = e->draw_rows,
+                       .out = e->drawn,
+                       .part = CR_DRAW_QUEUE}};
+
+    pass->recorded = &e->recorded_pass;
+    e->recorded_pass.recording = &own->recorded->recording;
+    e->recorded_pass.key = own->recorded->draw;
+    e->recorded_pass.then = queue_draws;
+    e->recorded_pass.ctx = &all;
+    CR_TRY(cr_model_logits(e->model, pass, e->pick, all.args.num_rows, e->logits, err));
+    all.args.part = CR_DRAW_TAKE;
+    CR_TRY(cr_draw(pass->dev, &all.args, err));
+    return keep_drawn(e->picked, own->pick1, e->drawn, err);
+}
+
 /* Forward of a part of the step's rows, and tokens for those that are picked. */
 static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
 {
@@ -500,13 +552,12 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
                     .dtype = e->dtype,
                     .scratch = own->scratch,
                     .batch = &batch,
-                    .kv = &kv,
-                    .recording = own->recorded ? &own->recorded->recording : NULL};
+                    .kv = &kv};
 
+    if (own->recorded) return run_recorded(e, &pass, own, err);
     for (int64_t i = pick0; i < own->pick1; i++)
         e->pick[i] -= (int32_t)row0;
-    CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, own->recorded ? num_rows : num_picks,
-                           logits, err));
+    CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
     return draw(e, dev, e->picked + pick0, num_picks, logits, e->draw_rows + pick0,
                 e->drawn + pick0, err);
 }
@@ -549,13 +600,14 @@ static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
 cr_status cr_engine_step(cr_engine *e, cr_err *err)
 {
     int64_t num_picks, num_rows;
-    const cri_recorded *recorded;
+    cri_recorded *recorded;
     int num_parts;
 
     CR_CHECK(e->ref, "cr_engine_step before cr_engine_set_weights");
     CR_TRY(plan_rows(e, &num_rows, &num_picks, err));
     if (num_rows == 0) return CR_OK;
-    recorded = e->parts[0].recorded = cri_recorded_step(e, num_rows, num_picks);
+    CR_TRY(cri_recorded_step(e, num_rows, num_picks, &recorded, err));
+    e->parts[0].recorded = recorded;
     CR_TRY(grow_logits(e, recorded ? recorded->num_rows : num_picks, err));
     num_parts = recorded ? whole_step(e, num_rows, num_picks) : cut_step(e, num_rows, num_picks);
     if (num_parts == 1)

@@ -1,8 +1,8 @@
 /* recorded.c -- steps of one row a sample, which are recorded on a device that can (cr_run_recorded).
  *
- * Such a step is hundreds of short operations, always the same ones: queued one by one they take the host longer than the
- * GPU. A recording is for a number of rows and a width of the block table, both rounded up, so that few serve many steps: rows
- * to 1, 2, 4 or a multiple of 8, blocks to a power of 2. Rows that are added belong to no sample: they are a prompt of its own in a
+ * Such a step is hundreds of short operations, always the same ones, from the copy of its arrays to the copy of what was drawn: queued one
+ * by one they take the host longer than the GPU. A recording is for a number of rows and a width of the block table, both rounded up, so that few serve many steps (rows
+ * to 1, 2, 4 or a multiple of 8, blocks to a power of 2), and for what its draws need (edits, filters, ranks ..). Rows that are added belong to no sample: they are a prompt of its own in a
  * block that is free. A row's result does not depend on the others, so neither do samples.
  *
  * Not recorded: a step with more rows of a prompt than its last; a model with experts, whose routing the host reads;
@@ -51,18 +51,37 @@ static bool add_rows(cr_engine *e, int64_t num_rows, int64_t num_all)
     return true;
 }
 
+/* Rows of the step, and those that are added, whose largest word is taken. */
+static cr_status put_draws(cr_engine *e, int64_t num_rows, int64_t num_all, uint64_t *key,
+                           cr_err *err)
+{
+    const cr_draw_args all = {.num_rows = num_all,
+                              .vocab_size = e->model->config.vocab_size,
+                              .rows = e->draw_rows,
+                              .out = e->drawn,
+                              .part = CR_DRAW_PUT,
+                              .key = key};
+
+    cri_prepare_draws(e->picked, num_rows, e->draw_rows, e->drawn);
+    for (int64_t r = num_rows; r < num_all; r++) {
+        e->draw_rows[r] = (cr_draw_row){.penalty = 1, .top_p = 1};
+        e->drawn[r] = (cr_drawn){0};
+    }
+    return cr_draw(e->dev, &all, err);
+}
+
 /* The one of this shape, or the one that was not used for longest, which becomes it. */
-static cri_recorded *find(cr_engine *e, int64_t num_rows, int64_t max_blocks)
+static cri_recorded *find(cr_engine *e, int64_t num_rows, int64_t max_blocks, uint64_t draw)
 {
     cri_recorded *found = &e->recorded[0];
 
     for (int i = 0; i < CRI_MOST_RECORDED; i++) {
         cri_recorded *r = &e->recorded[i];
-        if (r->num_rows == num_rows && r->max_blocks == max_blocks) return r;
+        if (r->num_rows == num_rows && r->max_blocks == max_blocks && r->draw == draw) return r;
         if (r->last_used < found->last_used) found = r;
     }
     cr_recording_destroy(e->dev, found->recording);
-    *found = (cri_recorded){.num_rows = num_rows, .max_blocks = max_blocks};
+    *found = (cri_recorded){.num_rows = num_rows, .max_blocks = max_blocks, .draw = draw};
     return found;
 }
 
@@ -71,19 +90,22 @@ int64_t cr_engine_most_recorded(const cr_model *model, bool is_eager)
     return is_eager || model->config.num_experts > 0 ? 0 : CRI_MOST_RECORDED;
 }
 
-cri_recorded *cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
+cr_status cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks, cri_recorded **out,
+                            cr_err *err)
 {
     int64_t num_all = round_rows(num_rows), most_blocks = 1;
-    cri_recorded *r;
+    uint64_t draw = 0;
 
+    *out = NULL;
     if (!cr_device_records(e->dev) || cr_engine_most_recorded(e->model, e->limits.is_eager) == 0 ||
         num_picks < num_rows || !add_rows(e, num_rows, num_all))
-        return NULL;
+        return CR_OK;
+    CR_TRY(put_draws(e, num_rows, num_all, &draw, err));
     for (int64_t i = 0; i < num_rows; i++)
         most_blocks = cr_max64(most_blocks, cri_blocks_of(e->row_pos[i] + 1));
-    r = find(e, num_all, round_blocks(e, most_blocks));
-    r->last_used = ++e->num_recorded_steps;
-    return r;
+    *out = find(e, num_all, round_blocks(e, most_blocks), draw);
+    (*out)->last_used = ++e->num_recorded_steps;
+    return CR_OK;
 }
 
 void cri_recorded_drop(cr_engine *e)
@@ -92,4 +114,7 @@ void cri_recorded_drop(cr_engine *e)
         cr_recording_destroy(e->dev, e->recorded[i].recording);
         e->recorded[i] = (cri_recorded){0};
     }
+    if (e->recorded_pass.host)
+        cr_host_free(e->dev, e->recorded_pass.host, e->recorded_pass.host_bytes);
+    e->recorded_pass = (cr_recorded_pass){0};
 }

@@ -180,12 +180,18 @@ typedef struct cr_drawn {
     float *top_log_probs; /* [num_top] the same; -INFINITY: an id that cannot be drawn */
 } cr_drawn;
 
+/* Of a draw on a device that records (cr_device_records). PUT takes the rows to where QUEUE finds them when it runs, which is work of dev's
+ * stream and may be recorded; TAKE waits for it and has the results. The same arguments thrice, and no other draw in between. */
+typedef enum cr_draw_part { CR_DRAW_ALL, CR_DRAW_PUT, CR_DRAW_QUEUE, CR_DRAW_TAKE } cr_draw_part;
+
 /* One id for each row of logits. */
 typedef struct cr_draw_args {
-    const cr_mem *logits; /* [num_rows, vocab_size] float32, not changed */
+    const cr_mem *logits; /* [num_rows, vocab_size] float32, not changed; not looked at by PUT */
     int64_t num_rows, vocab_size;
     const cr_draw_row *rows; /* [num_rows] host */
     cr_drawn *out;           /* [num_rows] host */
+    cr_draw_part part;
+    uint64_t *key; /* by PUT: what QUEUE queues is the same with the same key and logits */
 } cr_draw_args;
 
 /* log_prob of labels and entropy from rows of logits, with cr_head's edits, tiles and order. */

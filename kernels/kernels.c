@@ -332,7 +332,9 @@ static cr_status check_logits(const cr_logits_args *a, work *w, cr_err *err)
 
 static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->vocab_size, 0, sizeof(float));
+    bool has_work = a->part == CR_DRAW_ALL || a->part == CR_DRAW_QUEUE;
+
+    *w = cells(has_work ? a->num_rows : 0, a->vocab_size, 0, sizeof(float));
     for (int64_t r = 0; r < a->num_rows; r++) {
         const cr_draw_row *row = &a->rows[r];
         if (!(row->temperature == 0 || row->temperature >= CR_LEAST_TEMPERATURE) ||

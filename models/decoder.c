@@ -518,8 +518,12 @@ typedef struct forward_work {
 static cr_status do_forward(void *ctx, cr_err *err)
 {
     const forward_work *w = ctx;
+    const cr_recorded_pass *r = w->pass->recorded;
+    const cri_staging *arrays = &w->pass->state->staging;
 
-    return run_forward(w->model, w->pass, w->want, err);
+    CR_TRY(cr_upload_async(w->pass->dev, arrays->all, r->host, arrays->num_bytes, err));
+    CR_TRY(run_forward(w->model, w->pass, w->want, err));
+    return r->then ? r->then(r->ctx, err) : CR_OK;
 }
 
 static void add_to_key(uint64_t *key, uint64_t word)
@@ -546,6 +550,9 @@ static uint64_t key_of(const cr_model *model, const cr_pass *p, const cr_mem *lo
     add_to_key(&key, (uint64_t)p->state->head.num_rows);
     add_to_key(&key, (uint64_t)(p->kv ? p->kv->max_blocks : 0));
     add_to_key(&key, cr_stack_reserved_bytes(p->scratch));
+    add_to_key(&key, p->recorded->key);
+    add_to_key(&key, arrays->num_bytes);
+    add_address(&key, p->recorded->host);
     add_address(&key, logits);
     for (int i = 0; i < arrays->num; i++)
         add_address(&key, *arrays->item[i].to);
@@ -574,11 +581,11 @@ cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows
     p->state->head.rows = rows;
     p->state->head.num_rows = num_rows;
     CR_TRY_GOTO(out, start_pass(model, p, err));
-    if (p->recording) {
+    if (p->recorded) {
         forward_work work = {model, p, &want};
         CR_CHECK(!p->hooks && !p->batch->vision, "a pass with hooks or images is recorded");
-        CR_TRY_GOTO(out, cr_run_recorded(p->dev, p->recording, key_of(model, p, logits), do_forward,
-                                         &work, err));
+        CR_TRY_GOTO(out, cr_run_recorded(p->dev, p->recorded->recording, key_of(model, p, logits),
+                                         do_forward, &work, err));
     } else {
         CR_TRY_GOTO(out, run_forward(model, p, &want, err));
     }

@@ -25,13 +25,30 @@ static void stage_words(cri_staging *s, const cr_mem **to, const void *array, in
     stage(s, to, array, (size_t)num * 4);
 }
 
-static cr_status upload(cri_staging *s, cr_stack *stack, cr_err *err)
+/* To where a recording copies them from. */
+static cr_status keep_on_host(const cri_staging *s, cr_device *dev, cr_recorded_pass *r,
+                              cr_err *err)
 {
-    cr_mem *all;
+    if (r->host_bytes < s->num_bytes) {
+        if (r->host) cr_host_free(dev, r->host, r->host_bytes);
+        r->host_bytes = 0;
+        CR_TRY(cr_host_alloc(dev, 2 * s->num_bytes, &r->host, err));
+        r->host_bytes = 2 * s->num_bytes;
+    }
+    memcpy(cr_host_address(r->host), s->data, s->num_bytes);
+    return CR_OK;
+}
 
-    CR_TRY(cr_stack_push_copy(stack, s->data, s->num_bytes, &all, err));
+static cr_status upload(cri_staging *s, const cr_pass *p, cr_err *err)
+{
+    if (p->recorded) {
+        CR_TRY(keep_on_host(s, p->dev, p->recorded, err));
+        CR_TRY(cr_stack_push(cri_keep(p), s->num_bytes, &s->all, err));
+    } else {
+        CR_TRY(cr_stack_push_copy(cri_keep(p), s->data, s->num_bytes, &s->all, err));
+    }
     for (int i = 0; i < s->num; i++)
-        *s->item[i].to = cr_mem_add_const(all, s->item[i].at);
+        *s->item[i].to = cr_mem_add_const(s->all, s->item[i].at);
     return CR_OK;
 }
 
@@ -65,7 +82,7 @@ static void stage_tiles(cri_staging *s, const cr_pass *p, cr_pass_index *x)
     const cr_kv_view *kv = p->kv;
     cr_row_tile *tiles;
 
-    if (p->recording) return;
+    if (p->recorded) return;
     tiles = CR_NEW_ARRAY(cr_row_tile, p->batch->num_tokens);
     x->num_tiles = cr_row_tiles(kv->row_slot, kv->row_pos, p->batch->num_tokens, tiles);
     if (x->num_tiles > 0) {
@@ -141,9 +158,9 @@ cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
     stage_attention(s, p);
     if (h->num_rows) {
         stage_words(s, &x->head_rows, h->rows, h->num_rows);
-        if (h->rows != h->own_rows) return upload(s, cri_keep(p), err); /* chosen ones: no labels */
+        if (h->rows != h->own_rows) return upload(s, p, err); /* chosen ones: no labels */
         stage_words(s, &x->labels, h->labels, h->num_rows);
         if (b->edits) stage_edits(s, &x->edits, b->edits, h->num_rows);
     }
-    return upload(s, cri_keep(p), err);
+    return upload(s, p, err);
 }

@@ -67,6 +67,18 @@ typedef struct cr_pass_index {
 /* What a pass keeps between forward and backward, and host memory that it uses again in the next one.
  * Owned by whoever makes passes; one pass at a time. */
 typedef struct cr_pass_state cr_pass_state;
+
+/* Of cr_model_logits: all that it queues, copies of the batch's arrays too, is recorded, and queued from there (cr_run_recorded). Without
+ * hooks, images and experts. The host waits for a pass before it begins the next one with the same memory. */
+typedef struct cr_recorded_pass {
+    cr_recording **recording;
+    cr_mem *
+        host; /* of cr_host_alloc: the arrays; NULL at first, grown by passes, freed by the owner */
+    size_t host_bytes;
+    cr_work then; /* queued after the logits; NULL: nothing */
+    void *ctx;
+    uint64_t key; /* of what that is */
+} cr_recorded_pass;
 cr_pass_state *cr_pass_state_create(void);
 void cr_pass_state_destroy(cr_pass_state *state); /* accepts NULL */
 
@@ -83,9 +95,7 @@ struct cr_pass {
     const cr_hooks *hooks;             /* NULL: parameters are always there */
     bool should_recompute;
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
-    /* Of cr_model_logits: what it queues after the batch's arrays are on the device is recorded there, and queued from there
-     * (cr_run_recorded). Without hooks, images and experts. NULL: nothing is. */
-    cr_recording **recording;
+    cr_recorded_pass *recorded; /* NULL: it is not */
     float aux_weight; /* factor of the routers' auxiliary loss in what backward derives; 0: none */
     /* set by the pass itself */
     cr_phase phase;

@@ -57,6 +57,7 @@ typedef struct cri_routers {
 /* Arrays that go to the device in one piece, and where its pointers go. */
 typedef struct cri_staging {
     char *data;
+    cr_mem *all; /* on the device */
     size_t num_bytes, capacity;
     int num;
     struct {

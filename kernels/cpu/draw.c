@@ -350,6 +350,7 @@ void cri_cpu_draw(cr_device *dev, const cr_draw_args *a, cri_draw_fn draw, cri_l
     char *memory = cri_scratch(dev, CRI_SLOT_DRAW, bytes * (size_t)threads);
     const float *logits = cr_mem_to_host(a->logits);
 
+    CR_CHECK(a->part == CR_DRAW_ALL, "a part of a draw on a device without recordings");
     CRI_FOR(threads, r, a->num_rows, {
         sampler s = sampler_in(memory + bytes * (size_t)cri_thread(dev), a->vocab_size);
         s.draw = draw;

@@ -365,6 +365,11 @@ cr_status cri_cuda_scratch(cr_device *dev, size_t num_bytes, void **mem, cr_err 
     return CR_OK;
 }
 
+void *cri_cuda_scratch_now(const cr_device *dev)
+{
+    return cr_mem_to_host(stream_of(dev)->scratch);
+}
+
 cr_status cri_cuda_pinned(cr_device *dev, int which, size_t num_bytes, void **mem, cr_err *err)
 {
     cuda *c = dev->impl;
@@ -454,7 +459,6 @@ static cr_status cuda_download(cr_device *dev, void *dst, const cr_mem *src, siz
 static cr_status cuda_upload_async(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
                                    cr_err *err)
 {
-    CR_TRY(check_free(dev, "an upload", err));
     return check("an upload",
                  cudaMemcpyAsync(cr_mem_to_host(dst), src, num_bytes, cudaMemcpyHostToDevice,
                                  cri_cuda_stream(dev)),
@@ -464,7 +468,6 @@ static cr_status cuda_upload_async(cr_device *dev, cr_mem *dst, const void *src,
 static cr_status cuda_download_async(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
                                      cr_err *err)
 {
-    CR_TRY(check_free(dev, "a download", err));
     return check("a download",
                  cudaMemcpyAsync(dst, cr_mem_to_host(src), num_bytes, cudaMemcpyDeviceToHost,
                                  cri_cuda_stream(dev)),

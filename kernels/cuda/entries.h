@@ -18,6 +18,9 @@ cudaStream_t cri_cuda_stream(const cr_device *dev);
  * before may still use the same memory. */
 cr_status cri_cuda_scratch(cr_device *dev, size_t num_bytes, void **mem, cr_err *err);
 
+/* The same memory, as the operation before has left it. */
+void *cri_cuda_scratch_now(const cr_device *dev);
+
 /* At least num_bytes of pinned memory of the device, for one copy each way: the caller waits for it before it asks again. */
 enum { CRI_TO_DEVICE, CRI_TO_HOST, CRI_NUM_PINNED };
 cr_status cri_cuda_pinned(cr_device *dev, int which, size_t num_bytes, void **mem, cr_err *err);

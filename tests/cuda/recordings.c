@@ -137,13 +137,52 @@ static void test_arguments(void **state)
     free_halving(&h);
 }
 
+/* x comes from the host, is halved, and goes back there. */
+typedef struct there_and_back {
+    halving h;
+    cr_mem *host; /* [2][NUM] */
+} there_and_back;
+
+static cr_status halve_of_host(void *ctx, cr_err *e)
+{
+    there_and_back *t = ctx;
+    size_t num_bytes = NUM * sizeof(float);
+
+    CR_TRY(cr_upload_async(dev, t->h.x, t->host, num_bytes, e));
+    CR_TRY(halve(&t->h, e));
+    return cr_download_async(dev, cr_mem_add(t->host, num_bytes), t->h.x, num_bytes, e);
+}
+
+/* Asynchronous copies are recorded: the host's memory is read, and written, each time. */
+static void test_host_copies(void **state)
+{
+    there_and_back t = {.h = new_halving()};
+    cr_recording *r = NULL;
+    int64_t before = replayed();
+    float *host;
+
+    (void)state;
+    OK(cr_host_alloc(dev, 2 * NUM * sizeof(float), &t.host, &err));
+    host = cr_host_address(t.host);
+    for (int turn = 0; turn < 5; turn++) {
+        for (int i = 0; i < NUM; i++)
+            host[i] = (float)(turn * NUM + i);
+        OK(cr_run_recorded(dev, &r, 1, halve_of_host, &t, &err));
+        OK(cr_device_sync(dev, &err));
+        for (int i = 0; i < NUM; i++)
+            assert_true(host[NUM + i] == host[i] / 2);
+    }
+    assert_int_equal(replayed() - before, 4);
+    cr_recording_destroy(dev, r);
+    cr_host_free(dev, t.host, 2 * NUM * sizeof(float));
+    free_halving(&t.h);
+}
+
 /* ---- what is refused while a recording is made ---- */
 
 typedef enum forbidden {
     UPLOAD,
-    UPLOAD_ASYNC,
     DOWNLOAD,
-    DOWNLOAD_ASYNC,
     WAIT,
     RECORD_EVENT,
     WAIT_EVENT,
@@ -160,7 +199,6 @@ typedef struct try_one {
     forbidden what;
     bool is_on; /* in the call that is recorded, not in the first one */
     cr_event *event;
-    cr_mem *host;
 } try_one;
 
 static cr_status do_it(const try_one *t, cr_err *e)
@@ -174,12 +212,8 @@ static cr_status do_it(const try_one *t, cr_err *e)
     switch (t->what) {
     case UPLOAD:
         return cr_upload(dev, mem, x, sizeof x, e);
-    case UPLOAD_ASYNC:
-        return cr_upload_async(dev, mem, t->host, sizeof x, e);
     case DOWNLOAD:
         return cr_download(dev, x, mem, sizeof x, e);
-    case DOWNLOAD_ASYNC:
-        return cr_download_async(dev, t->host, mem, sizeof x, e);
     case WAIT:
         return cr_device_sync(dev, e);
     case RECORD_EVENT:
@@ -214,14 +248,12 @@ static cr_status halve_and(void *ctx, cr_err *e)
 static void test_refusals(void **state)
 {
     cr_event *event;
-    cr_mem *host;
 
     (void)state;
     OK(cr_event_create(dev, &event, &err));
-    OK(cr_host_alloc(dev, 64, &host, &err));
     for (forbidden what = 0; what < NUM_FORBIDDEN; what++) {
         halving h = new_halving();
-        try_one t = {&h, what, false, event, host};
+        try_one t = {&h, what, false, event};
         cr_recording *r = NULL;
         cr_err e = {0};
         OK(cr_run_recorded(dev, &r, 1, halve_and, &t, &err));
@@ -242,7 +274,6 @@ static void test_refusals(void **state)
         free_halving(&h);
     }
     cr_event_destroy(event);
-    cr_host_free(dev, host, 64);
 }
 
 /* Other devices call. */
@@ -310,7 +341,8 @@ static void submit(const bench *b, int number, size_t num_prompt, size_t num_sam
     uint64_t ids[MOST_SAMPLES];
     uint32_t w[4];
     const cr_generating how = {.temperature = number % 3 ? 1 : 0,
-                               .top_p = 1,
+                               .top_p = number == 4 ? 0.9f : 1,
+                               .top_k = number == 2 ? 9 : 0,
                                .repetition_penalty = number % 2 ? 1.1f : 1,
                                .max_new_tokens = num_new,
                                .ignores_eos = true,
@@ -428,6 +460,22 @@ static void test_bf16(void **state)
     check_same(some_rows(&tensor_cores, true), some_rows(&tensor_cores, false), 4);
 }
 
+/* Penalties take the ids so far, one more each step, to the device: the same recording serves them. */
+static answers *longer_histories(bool is_eager)
+{
+    bench b = bench_open(&one_layer, (cr_engine_limits){.max_running = 1, .is_eager = is_eager});
+
+    submit(&b, 1, 5, 1, 55);
+    step(&b, 1000);
+    return bench_close(&b);
+}
+
+static void test_histories(void **state)
+{
+    (void)state;
+    check_same(longer_histories(true), longer_histories(false), 52);
+}
+
 /* Routing is read by the host: never recorded. */
 static void test_experts(void **state)
 {
@@ -531,10 +579,11 @@ static void test_weights(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device),     cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_cpu),
-        cmocka_unit_test(test_generation), cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_experts),    cmocka_unit_test(test_few_blocks),
+        cmocka_unit_test(test_device),      cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_host_copies), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_cpu),         cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_bf16),        cmocka_unit_test(test_histories),
+        cmocka_unit_test(test_experts),     cmocka_unit_test(test_few_blocks),
         cmocka_unit_test(test_weights),
     };
     int num_failed;

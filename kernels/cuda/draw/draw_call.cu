@@ -1,7 +1,12 @@
 /* draw_call.cu -- the call of a draw: its rows go to the device in one pinned block, its results come back in another, and the host waits
- * once. The logits stay on the device; kept ids of a row beyond the first CRI_DRAW_KEPT are fetched after that.
+ * once. The logits stay on the device; kept ids of a row beyond the first CRI_DRAW_KEPT are fetched after that. In parts (cr_draw_part) it
+ * is the same: where the blocks are, and their sizes, follow from the rows each time.
  */
 #include "kernels/cuda/draw/draw.h"
+
+extern "C" {
+#include "base/rng.h"
+}
 
 /* The ids of the lists that edits of this row need. */
 static void lists_of(const cr_draw_row *row, const int32_t **ids, size_t *num)
@@ -171,54 +176,106 @@ static cr_status put_kept(cr_device *dev, const draw_rows *d, const draw_rows *h
     return status;
 }
 
-static cr_status take_results(cr_device *dev, const cr_draw_args *a, const draw_rows *d,
-                              const draw_rows *host, cr_err *err)
+/* What one call works with. */
+struct draw_call {
+    draw_rows d, host; /* on the device, once scratch is known; in the pinned blocks */
+    size_t num_ids, in_bytes, out_bytes;
+    void *to_device, *to_host;
+};
+
+/* Sizes and pinned blocks. Room for lists of ids comes in powers of 2: histories grow, and recordings keep. */
+static cr_status describe(cr_device *dev, const cr_draw_args *a, draw_call *c, cr_err *err)
 {
+    draw_rows *d = &c->d;
+    size_t num_ids = look_at_rows(a, d);
+
+    for (c->num_ids = num_ids ? 64 : 0; c->num_ids < num_ids;)
+        c->num_ids *= 2;
+    d->num = a->num_rows;
+    d->vocab_size = a->vocab_size;
+    d->num_pieces = cri_cuda_draw_pieces(a->vocab_size);
+    d->logits = in<float>(a->logits);
+    c->in_bytes = lay_out_in(d, NULL, c->num_ids);
+    c->out_bytes = lay_out_out(d, NULL);
+    CR_TRY(cri_cuda_pinned(dev, CRI_TO_DEVICE, c->in_bytes, &c->to_device, err));
+    CR_TRY(cri_cuda_pinned(dev, CRI_TO_HOST, c->out_bytes, &c->to_host, err));
+    c->host = *d;
+    (void)lay_out_in(&c->host, (char *)c->to_device, c->num_ids);
+    (void)lay_out_out(&c->host, (char *)c->to_host);
+    return CR_OK;
+}
+
+/* Of all that queue has as arguments. Scratch is where it was, or recordings are dropped. */
+static uint64_t key_of(const draw_call *c)
+{
+    const draw_rows *d = &c->d;
+    const uint64_t all[] = {(uint64_t)d->num,
+                            (uint64_t)d->vocab_size,
+                            (uint64_t)d->num_top,
+                            d->has_edit,
+                            d->has_draw,
+                            d->has_filter,
+                            d->has_list,
+                            d->has_rank,
+                            c->num_ids,
+                            (uintptr_t)c->to_host,
+                            (uintptr_t)c->to_device};
+
+    return cr_hash64(all, sizeof all);
+}
+
+/* The arrays on the device, in the scratch at mem. */
+static size_t lay_out(draw_call *c, void *mem)
+{
+    char *base = (char *)mem;
+
+    (void)lay_out_in(&c->d, base, c->num_ids);
+    (void)lay_out_out(&c->d, base ? base + c->in_bytes : NULL);
+    return lay_out_scratch(&c->d, base, c->in_bytes + c->out_bytes);
+}
+
+static cudaError_t copy_and_draw(const draw_call *c, cudaStream_t stream)
+{
+    const draw_rows *d = &c->d;
+    cudaError_t code =
+        cudaMemcpyAsync(d->rows, c->to_device, c->in_bytes, cudaMemcpyHostToDevice, stream);
+
+    /* places of ids that are not kept, too, are copied to the host */
+    if (code == cudaSuccess) code = cudaMemsetAsync(d->all, 0, c->out_bytes, stream);
+    if (code == cudaSuccess) code = cri_cuda_draw_queue(d, stream);
+    if (code != cudaSuccess) return code;
+    return cudaMemcpyAsync(c->to_host, d->all, c->out_bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+static cr_status queue(cr_device *dev, draw_call *c, cr_err *err)
+{
+    void *mem;
+
+    CR_TRY(cri_cuda_scratch(dev, lay_out(c, NULL), &mem, err));
+    (void)lay_out(c, mem);
+    return launched("draw", copy_and_draw(c, cri_cuda_stream(dev)), err);
+}
+
+static cr_status take(cr_device *dev, const cr_draw_args *a, draw_call *c, cr_err *err)
+{
+    (void)lay_out(c, cri_cuda_scratch_now(dev));
+    CR_TRY(dev->kernels->sync(dev, err));
     for (int64_t r = 0; r < a->num_rows; r++) {
-        put_row(&a->rows[r], host, r, &a->out[r]);
-        CR_TRY(put_kept(dev, d, host, r, &a->out[r], err));
+        put_row(&a->rows[r], &c->host, r, &a->out[r]);
+        CR_TRY(put_kept(dev, &c->d, &c->host, r, &a->out[r], err));
     }
     return CR_OK;
 }
 
-static cudaError_t queue_all(const draw_rows *d, const void *to_device, size_t in_bytes,
-                             void *to_host, size_t out_bytes, cudaStream_t stream)
-{
-    cudaError_t code =
-        cudaMemcpyAsync(d->rows, to_device, in_bytes, cudaMemcpyHostToDevice, stream);
-
-    /* places of ids that are not kept, too, are copied to the host */
-    if (code == cudaSuccess) code = cudaMemsetAsync(d->all, 0, out_bytes, stream);
-    if (code == cudaSuccess) code = cri_cuda_draw_queue(d, stream);
-    if (code != cudaSuccess) return code;
-    return cudaMemcpyAsync(to_host, d->all, out_bytes, cudaMemcpyDeviceToHost, stream);
-}
-
 cr_status cri_cuda_draw(cr_device *dev, const cr_draw_args *a, cr_err *err)
 {
-    draw_rows d = {}, host;
-    size_t num_ids = look_at_rows(a, &d), in_bytes, out_bytes;
-    void *mem, *to_device, *to_host;
+    bool is_all = a->part == CR_DRAW_ALL;
+    draw_call c = {};
 
     if (a->num_rows <= 0) return CR_OK;
-    d.num = a->num_rows;
-    d.vocab_size = a->vocab_size;
-    d.num_pieces = cri_cuda_draw_pieces(a->vocab_size);
-    d.logits = in<float>(a->logits);
-    in_bytes = lay_out_in(&d, NULL, num_ids);
-    out_bytes = lay_out_out(&d, NULL);
-    CR_TRY(cri_cuda_pinned(dev, CRI_TO_DEVICE, in_bytes, &to_device, err));
-    CR_TRY(cri_cuda_pinned(dev, CRI_TO_HOST, out_bytes, &to_host, err));
-    CR_TRY(cri_cuda_scratch(dev, lay_out_scratch(&d, NULL, in_bytes + out_bytes), &mem, err));
-    (void)lay_out_in(&d, (char *)mem, num_ids);
-    (void)lay_out_out(&d, (char *)mem + in_bytes);
-    (void)lay_out_scratch(&d, (char *)mem, in_bytes + out_bytes);
-    host = d;
-    (void)lay_out_in(&host, (char *)to_device, num_ids);
-    (void)lay_out_out(&host, (char *)to_host);
-    fill_rows(a, &host);
-    CR_TRY(launched(
-        "draw", queue_all(&d, to_device, in_bytes, to_host, out_bytes, cri_cuda_stream(dev)), err));
-    CR_TRY(dev->kernels->sync(dev, err));
-    return take_results(dev, a, &d, &host, err);
+    CR_TRY(describe(dev, a, &c, err));
+    if (is_all || a->part == CR_DRAW_PUT) fill_rows(a, &c.host);
+    if (a->key) *a->key = key_of(&c);
+    if (is_all || a->part == CR_DRAW_QUEUE) CR_TRY(queue(dev, &c, err));
+    return is_all || a->part == CR_DRAW_TAKE ? take(dev, a, &c, err) : CR_OK;
 }
