@@ -62,6 +62,23 @@ static inline int run_child(void (*run)(const void *args), const void *args, cha
     return code;
 }
 
+/* What ends the process with one sentence of the simulation. */
+typedef struct misuse {
+    void (*run)(const void *args);
+    const char *says;
+} misuse;
+
+static inline void check_misuses(const misuse *cases, size_t num)
+{
+    char said[SAID_BYTES];
+
+    for (size_t i = 0; i < num; i++) {
+        int code = run_child(cases[i].run, NULL, said);
+        if (code != SIM_DIED || !strstr(said, cases[i].says))
+            fail_msg("case %zu: code %d, \"%s\" instead of \"%s\"", i, code, said, cases[i].says);
+    }
+}
+
 /* In a child: no assertion, the parent looks at the exit code. */
 #define MUST(call)                                                       \
     do {                                                                 \

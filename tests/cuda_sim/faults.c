@@ -268,10 +268,7 @@ static void leak(const void *args)
 
 static void test_host(void **state)
 {
-    static const struct {
-        void (*run)(const void *args);
-        const char *says;
-    } cases[] = {
+    static const misuse cases[] = {
         {touch, "host code touched device memory: byte 28 of allocation 0 (400 bytes)"},
         {use_after_free, "freed device memory"},
         {copy_to_stack, "to pageable host memory would block"},
@@ -283,14 +280,9 @@ static void test_host(void **state)
         {free_pinned_early, "cudaFreeHost while operations are queued"},
         {leak, "at exit 400 bytes of device memory"},
     };
-    char said[SAID_BYTES];
 
     (void)state;
-    for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        int code = run_child(cases[i].run, NULL, said);
-        if (code != SIM_DIED || !strstr(said, cases[i].says))
-            fail_msg("case %zu: code %d, \"%s\" instead of \"%s\"", i, code, said, cases[i].says);
-    }
+    check_misuses(cases, CR_COUNT(cases));
 }
 
 int main(void)

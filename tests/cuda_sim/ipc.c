@@ -142,19 +142,11 @@ static void free_opened(const void *args)
 
 static void test_ended(void **state)
 {
-    static const struct {
-        void (*run)(const void *args);
-        const char *says;
-    } cases[] = {{close_unopened, "which is not open"},
-                 {free_opened, "which another process has open"}};
-    char said[SAID_BYTES];
+    static const misuse cases[] = {{close_unopened, "which is not open"},
+                                   {free_opened, "which another process has open"}};
 
     (void)state;
-    for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        int code = run_child(cases[i].run, NULL, said);
-        if (code != SIM_DIED || !strstr(said, cases[i].says))
-            fail_msg("case %zu: code %d, \"%s\" instead of \"%s\"", i, code, said, cases[i].says);
-    }
+    check_misuses(cases, CR_COUNT(cases));
 }
 
 int main(void)
