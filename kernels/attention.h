@@ -113,8 +113,7 @@ typedef struct cr_head_args {
     /* More of each row, with the log-probs of the same z and log-sum (equal bits for one word). */
     cr_mem *rank;    /* [R] int32: 1 + words whose z is above that of the label */
     int64_t num_top; /* the words with the largest z, falling; of equal ones the lower id first */
-    cr_mem *top_ids,
-        *top_log_prob; /* [R, num_top] int32, float32; -1, -inf: no more words are kept */
+    cr_mem *top_ids, *top_log_prob; /* [R, num_top] int32, float32; -1, -inf: no more kept */
     int64_t num_chosen;
     const cr_mem *chosen_ids; /* [R, num_chosen] int32 below V; -1: none */
     cr_mem *chosen_log_prob;  /* [R, num_chosen] float32; -inf: none, or not a kept word */
@@ -142,14 +141,12 @@ typedef struct cr_word_edits {
     const int32_t *biased; /* ids, each once */
     const float *bias;     /* [num_biased] is added to their logits */
     size_t num_biased;
-    float presence,
-        frequency; /* subtracted if the response has the id, and for each time that it has */
+    float presence, frequency; /* subtracted if the response has the id, each time it has it */
     const int32_t *allowed, *banned; /* other ids, these ids cannot be drawn; one must be left */
     size_t num_allowed, num_banned;  /* num_allowed 0: all are allowed */
 } cr_word_edits;
 
 #define CR_LEAST_TEMPERATURE 1e-6f /* below it logits that are divided by it are no numbers */
-
 /* How one row is drawn from, in the order of Hugging Face's processors and of vLLM: bias, penalty on the ids of
  * `history` (z < 0: z p, else z / p; once an id), frequency and presence penalties on the ids of history[1], allowed and
  * banned ids, temperature, top_k with ties, top_p (the fewest ids, largest first, then by id), min_p, and one draw
@@ -159,11 +156,10 @@ typedef struct cr_draw_row {
     float penalty;      /* 1: off */
     float top_p, min_p; /* 1, 0: off */
     int64_t top_k;      /* <= 0: off */
-    bool
-        is_raw; /* numbers are those of the softmax of the logits, without edits, temperature, filters */
-    bool has_rank;             /* cr_drawn has the rank, */
-    int64_t num_top;           /* and this number of the most likely ids; 0: none */
-    float u;                   /* in [0, 1) */
+    bool is_raw;     /* numbers are of the softmax of the logits: no edits, temperature, filters */
+    bool has_rank;   /* cr_drawn has the rank, */
+    int64_t num_top; /* and this number of the most likely ids; 0: none */
+    float u;         /* in [0, 1) */
     const int32_t *history[2]; /* host, read when the call returns: prompt and response */
     size_t num_history[2];
     cr_word_edits edits;
@@ -180,10 +176,8 @@ typedef struct cr_drawn {
     float *top_log_probs; /* [num_top] the same; -INFINITY: an id that cannot be drawn */
 } cr_drawn;
 
-/* Of a draw on a device that records (cr_device_records). PUT takes the rows to where QUEUE finds them when it runs, which is work of dev's
- * stream and may be recorded; TAKE waits for it and has the results. The same arguments thrice, and no other draw in between. */
+/* On a device that records: PUT keeps the rows for QUEUE, work of dev's stream that may be recorded; TAKE waits. Arguments are the same thrice. */
 typedef enum cr_draw_part { CR_DRAW_ALL, CR_DRAW_PUT, CR_DRAW_QUEUE, CR_DRAW_TAKE } cr_draw_part;
-
 /* One id for each row of logits. */
 typedef struct cr_draw_args {
     const cr_mem *logits; /* [num_rows, vocab_size] float32, not changed; not looked at by PUT */

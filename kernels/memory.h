@@ -167,16 +167,15 @@ static inline void *cr_mem_to_host(const cr_mem *mem)
 
 /* ---- recordings ---- */
 
-/* What one function queues on one device, kept to be queued again at once, without calling it (CUDA: a graph). Good while the same
- * key says that it would queue the same operations with the same arguments, and no memory of the device was freed. */
+/* What one function queues on one device, kept to be queued again at once, without calling it (CUDA: a graph). Good while the same key says
+ * that it would queue the same operations with the same arguments, and no memory of the device was freed. */
 typedef struct cr_recording cr_recording;
 typedef cr_status (*cr_work)(void *ctx, cr_err *err);
 /* false: cr_run_recorded is a call of work. */
 bool cr_device_records(const cr_device *dev);
-/* Queue on dev's stream what work(ctx) queues. With a new key, or after memory was freed, work is called; the next time, too, and
- * recorded; from then on the recording is queued, and not counted in the stats. While it is recorded work uses no other stream, and
- * upload, download, waits and allocation are refused (CR_EARG); asynchronous copies are recorded, and read and write the host's memory
- * whenever they run. No memory for a recording: a warning, and work is called. *recording: NULL at first. */
+/* Queue on dev's stream what work(ctx) queues. With a new key, or after memory was freed, work is called; the next time, too, and recorded; from then
+ * on the recording is queued, and not counted in the stats. While it is recorded work uses no other stream, and waits, allocation and copies that are
+ * not asynchronous are refused (CR_EARG). No memory for a recording: a warning, and work is called. *recording: NULL at first. */
 CR_MUST cr_status cr_run_recorded(cr_device *dev, cr_recording **recording, uint64_t key,
                                   cr_work work, void *ctx, cr_err *err);
 void cr_recording_destroy(cr_device *dev, cr_recording *recording); /* accepts NULL */
