@@ -33,6 +33,15 @@ typedef struct cr_actor {
     bool has_folder; /* the launcher's output_dir and folder of checkpoints are on this host, too */
 } cr_actor;
 
+/* ---- a rank: rank.c ---- */
+
+/* Everything of the rank up to its model is open: make its groups and serve commands until `stop` or a failure. */
+CR_MUST cr_status cr_actor_live(cr_actor *a, cr_err *err);
+/* What the timeline aligns the ranks of several hosts by, from the last heartbeat. */
+void cr_actor_note_clock(cr_actor *a);
+
+/* ---- the roles ---- */
+
 /* One command: fill reply, or fail. */
 typedef cr_status (*cr_actor_serve)(void *role, cr_ask ask, const cr_record *command,
                                     cr_record *reply, cr_err *err);

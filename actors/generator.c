@@ -127,12 +127,12 @@ void cr_generator_close(cr_generator *g)
 
 static cr_status sync_weights(cr_generator *g, cr_err *err)
 {
-    const cr_config *c = g->a->config;
+    const cr_worker_config *train = &g->a->config->train;
     cr_mesh_shape shape;
 
     g->is_loaded = false;
     CR_TRY(need_weights(g, err));
-    CR_TRY(cr_mesh_shape_of(&c->train, g->a->layout.role[CR_ROLE_TRAIN].num, &shape, err));
+    CR_TRY(cr_mesh_shape_of(train, train->num_devices, &shape, err));
     return cr_weight_sync_receive(g->weights, g->a->sync_group, &shape, err);
 }
 

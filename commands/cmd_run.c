@@ -15,7 +15,7 @@
 #include "pipelines/pipelines.h"
 #include "reports/html.h"
 #include "reports/report.h"
-#include "samples/roles.h"
+#include "samples/protocol.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -308,19 +308,22 @@ static cr_status write_hosts(const cr_config *config, const cr_preflight *prefli
     return err->status;
 }
 
-/* Without a folder of all hosts, a rank of the trained role has to be where the launcher's is. */
+/* Without a folder of all hosts, a rank of each trained role has to be where the launcher's is. */
 static cr_status check_writer(const cr_config *config, const cr_hosts *hosts,
                               const cr_layout *layout, cr_err *err)
 {
-    const struct cr_role_ranks *train = &layout->role[CR_ROLE_TRAIN];
-
     if (config->checkpoint_hosts == CR_FILES_SHARED || !hosts->list) return CR_OK;
-    if (has_rank_here(hosts, train->first, train->num)) return CR_OK;
-    return cr_fail(
-        err, CR_ECONFIG,
-        "checkpoint_config.hosts: no rank of %s is on %s, which has output_dir (name it "
-        "first in --hosts, with room for it; croll plan --hosts .. shows where ranks are)",
-        train->name, cr_host_name());
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const struct cr_role_ranks *ranks = &layout->role[r];
+        if (!cr_ask_is_for(CR_ASK_SAVE, (cr_role)r) || !ranks->num) continue;
+        if (!has_rank_here(hosts, ranks->first, ranks->num))
+            return cr_fail(
+                err, CR_ECONFIG,
+                "checkpoint_config.hosts: no rank of %s is on %s, which has output_dir (name it "
+                "first in --hosts, with room for it; croll plan --hosts .. shows where ranks are)",
+                ranks->name, cr_host_name());
+    }
+    return CR_OK;
 }
 
 static cr_status go(const cr_config *config, bool should_overwrite, const cr_hosts_args *host_args,

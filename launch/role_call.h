@@ -1,6 +1,6 @@
 /* role_call.h -- one command to all ranks of a role, and their replies.
  *
- *     cr_role_call call = {.role = CR_ROLE_TRAIN, .ask = CR_ASK_RESUME, .command = &command};
+ *     cr_role_call call = {.role = role, .ask = CR_ASK_RESUME, .command = &command};
  *     cr_role_call_run(run, &call, err)      all are asked before any is waited for
  *     call.replies[0 .. call.num - 1]
  *     cr_role_call_free(&call)               also after a failure

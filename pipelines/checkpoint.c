@@ -8,7 +8,7 @@
 #include "actors/run_mark.h"
 #include "base/digest.h"
 #include "base/json.h"
-#include "samples/roles.h"
+#include "samples/protocol.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -464,19 +464,21 @@ static void advise(const cr_config *config, const char *path, cr_err *err)
             why.msg, config->checkpoint_dir, older);
 }
 
-/* The trained role can go on from there. */
+/* The trained roles can go on from there. */
 static cr_status check_state(const cr_config *config, const char *path, cr_err *err)
 {
-    const char *role = cr_role_name(CR_ROLE_TRAIN, config);
-    char *state = cr_asprintf("%s/state/%s.json", path, role);
-
-    if (!cr_file_exists(state))
-        cr_fail(
-            err, CR_EFORMAT,
-            "%s is not there, so it cannot be resumed (was it written with save_only_model, or by "
-            "another pipeline? its model folder is good as pretrain)",
-            state);
-    cr_free(state);
+    for (int r = 0; r < CR_NUM_ROLES && err->status == CR_OK; r++) {
+        char *state = cr_asprintf("%s/state/%s.json", path, cr_role_name((cr_role)r, config));
+        bool is_needed =
+            cr_role_in_run((cr_role)r, config) && cr_ask_is_for(CR_ASK_RESUME, (cr_role)r);
+        if (is_needed && !cr_file_exists(state))
+            cr_fail(
+                err, CR_EFORMAT,
+                "%s is not there, so it cannot be resumed (was it written with "
+                "save_only_model, or by another pipeline? its model folder is good as pretrain)",
+                state);
+        cr_free(state);
+    }
     return err->status;
 }
 

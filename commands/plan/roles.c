@@ -71,9 +71,8 @@ cr_status cr_plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_plan_ro
     const cr_worker_config *w = &p->config.train;
     cr_model *model = NULL;
 
-    *out = (cr_plan_role){.name = cr_role_name(CR_ROLE_TRAIN, &p->config),
-                          .is_train = true,
-                          .with_moments = p->with_moments && batch == &p->batch};
+    *out = (cr_plan_role){
+        .name = w->name, .is_train = true, .with_moments = p->with_moments && batch == &p->batch};
     if (open_model(w->model_path, w, true, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, batch, out, err));
     cr_model_free(model);
@@ -246,7 +245,7 @@ cr_status cr_plan_roles(cr_plan *p, cr_err *err)
     for (cr_role r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = cr_role_in_run(r, c);
         cr_plan_role *role = &p->role[p->num_roles];
-        if (!w || (r != CR_ROLE_TRAIN && !w->num_devices)) continue;
+        if (!w || (w->task != CR_TASK_TRAIN && !w->num_devices)) continue;
         p->worker[p->num_roles++] = w;
         CR_TRY(w->task == CR_TASK_TRAIN      ? cr_plan_train(p, &p->batch, role, err)
                : w->task == CR_TASK_GENERATE ? plan_infer(p, role, err)

@@ -27,7 +27,7 @@ static void add_model(cr_needs *needs, const char *path)
     needs->model[needs->all.num_models++] = path;
 }
 
-/* Elements of the largest unit, and those that are trained; 0 where the model cannot be read, which is found elsewhere. */
+/* Elements of the largest unit so far, and of all that are trained; a model that cannot be read is found elsewhere. */
 static void count_elems(const cr_worker_config *w, int64_t *largest, int64_t *trained)
 {
     cr_wrap_policy policy = cr_wrap_policy_of(w);
@@ -35,13 +35,12 @@ static void count_elems(const cr_worker_config *w, int64_t *largest, int64_t *tr
     cr_units units = {0};
     cr_err ignored = {0};
 
-    *largest = *trained = 0;
     if (cr_model_open(w->model_path, &model, &ignored) == CR_OK &&
         cr_model_prepare(model, w, true, &ignored) == CR_OK && w->ep_size <= 1 &&
         cr_units_build(model, &policy, 1, &units, &ignored) == CR_OK) {
         for (size_t i = 0; i < units.num; i++)
             *largest = cr_max64(*largest, units.unit[i].trained.num_elems);
-        *trained = units.num_trained;
+        *trained += units.num_trained;
     }
     cr_units_free(&units);
     cr_model_free(model);
@@ -62,17 +61,19 @@ void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hos
                    const char *network, bool has_gpus)
 {
     cr_layout layout;
-    int64_t largest, trained, num_local;
+    int64_t largest = 0, trained = 0, num_local;
 
     *needs = (cr_needs){.all = {.network = network, .has_gpus = has_gpus}};
     needs->all.model = needs->model;
     if (!config) return;
     cr_layout_init(&layout, config);
-    for (int r = 0; r < CR_NUM_ROLES; r++)
-        if (layout.role[r].worker && layout.role[r].worker->model_path)
-            add_model(needs, layout.role[r].worker->model_path);
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const cr_worker_config *w = layout.role[r].worker;
+        if (!w) continue;
+        if (w->model_path) add_model(needs, w->model_path);
+        if (w->task == CR_TASK_TRAIN) count_elems(w, &largest, &trained);
+    }
     num_local = most_ranks_of_a_host(hosts);
-    count_elems(layout.role[CR_ROLE_TRAIN].worker, &largest, &trained);
     needs->all.output_dir = config->output_dir;
     needs->all.num_files = cr_needs_files(layout.num_ranks);
     needs->all.shm_bytes = num_local * MPI_SHM_BYTES;
