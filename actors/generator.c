@@ -178,63 +178,67 @@ bad:
     return err->status;
 }
 
-/* The sample to the pipeline. */
-static cr_status publish_response(cr_generator *g, const cr_generated *s, cr_buf *packed,
-                                  cr_err *err)
+/* The sample, for the pipeline. */
+static cr_status pack_response(const cr_generator *g, const cr_generated *s, cr_buf *packed,
+                               cr_err *err)
 {
     cr_response response = {.version = cr_weight_copy_version(g->weights),
                             .text = {s->text, s->text_bytes},
                             .finish = {s->finish, strlen(s->finish)},
                             .ids = {s->ids, s->num_ids},
                             .log_probs = {s->log_probs, s->num_ids}};
-    char id[CR_SAMPLE_NAME];
 
     if (s->num_kept) {
         response.log_mass = (cr_field_array){s->log_mass, s->num_ids};
         response.num_kept = (cr_field_array){s->num_kept, s->num_ids};
         response.kept_ids = (cr_field_array){s->kept_ids ? s->kept_ids : s->ids, s->num_kept_ids};
     }
-    cr_sample_name(s->sample_id, 0, /*is_second=*/false, id);
-    CR_TRY(cr_message_pack(CR_MESSAGE_RESPONSE, &response, packed, err));
-    cr_stream_put_later(g->a->x, CR_STREAM_SAMPLED, id, packed->data, packed->num_bytes);
-    return CR_OK;
+    return cr_message_pack(CR_MESSAGE_RESPONSE, &response, packed, err);
 }
 
-/* The question for each reward; the last one of all samples finishes the prompt's entry. */
-static cr_status publish_questions(cr_generator *g, const cr_generated *s, cr_buf *packed,
-                                   cr_err *err)
+/* The question, for the workers of each reward. */
+static cr_status pack_question(const cr_generated *s, cr_buf *packed, cr_err *err)
 {
-    const request *r = s->user;
     const cr_question question = {.response = {s->text, s->text_bytes},
                                   .finish = {s->finish, strlen(s->finish)},
                                   .ids = {s->ids, s->num_ids}};
-    char id[CR_SAMPLE_NAME], stream[96];
 
-    CR_TRY(cr_message_pack(CR_MESSAGE_QUESTION, &question, packed, err));
-    for (size_t k = 0; k < r->prompt.blocks.num && err->status == CR_OK; k++) {
-        bool is_last = r->num_left == 0 && k + 1 == r->prompt.blocks.num;
-        cr_sample_name(s->sample_id, k, /*is_second=*/false, id);
-        snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%s",
-                 g->a->config->rewards[block_of(r, k)].domain);
-        if (is_last)
-            cr_note(cr_stream_move(g->a->x, &r->entry, g->a->ranks->name, stream, id, packed->data,
-                                   packed->num_bytes, NULL, err));
-        else
-            cr_stream_put_later(g->a->x, stream, id, packed->data, packed->num_bytes);
-    }
-    return err->status;
+    return cr_message_pack(CR_MESSAGE_QUESTION, &question, packed, err);
 }
 
+/* The sample and its questions in one step; with those of the last sample the prompt's entry is finished. */
 static cr_status publish(cr_generator *g, const cr_generated *s, cr_err *err)
 {
     request *r = s->user;
-    cr_buf packed = {0};
+    size_t num = r->prompt.blocks.num;
+    cr_stream_message *messages = CR_NEW_ARRAY(cr_stream_message, num + 1);
+    char(*names)[CR_SAMPLE_NAME] = cr_alloc((num + 1) * sizeof *names);
+    char(*streams)[96] = cr_alloc(num * sizeof *streams);
+    cr_buf response = {0}, question = {0};
+    bool is_last = --r->num_left == 0;
 
-    r->num_left--;
-    if (publish_response(g, s, &packed, err) == CR_OK)
-        cr_note(publish_questions(g, s, &packed, err));
-    cr_buf_free(&packed);
-    if (r->num_left == 0) request_free(r);
+    if (pack_response(g, s, &response, err) == CR_OK) cr_note(pack_question(s, &question, err));
+    cr_sample_name(s->sample_id, 0, /*is_second=*/false, names[num]);
+    messages[0] =
+        (cr_stream_message){CR_STREAM_SAMPLED, names[num], response.data, response.num_bytes};
+    for (size_t k = 0; k < num; k++) {
+        cr_sample_name(s->sample_id, k, /*is_second=*/false, names[k]);
+        snprintf(streams[k], sizeof streams[k], CR_STREAM_GENERATED "%s",
+                 g->a->config->rewards[block_of(r, k)].domain);
+        messages[k + 1] =
+            (cr_stream_message){streams[k], names[k], question.data, question.num_bytes};
+    }
+    if (err->status == CR_OK && is_last)
+        cr_note(
+            cr_stream_move(g->a->x, &r->entry, g->a->ranks->name, messages, num + 1, NULL, err));
+    else if (err->status == CR_OK)
+        cr_stream_move_later(g->a->x, NULL, NULL, messages, num + 1);
+    cr_buf_free(&response);
+    cr_buf_free(&question);
+    cr_free(messages);
+    cr_free(names);
+    cr_free(streams);
+    if (is_last) request_free(r);
     return err->status;
 }
 

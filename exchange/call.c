@@ -60,12 +60,19 @@ char *cri_key(const cr_exchange *x, const char *kind, const char *name)
 /* ---- connecting ---- */
 
 const char cri_move_script[] =
-    "local to, ids = ARGV[1] .. 's:' .. ARGV[2], ARGV[1] .. 'ids:' .. ARGV[2]\n"
-    "local new = redis.call('SADD', ids, ARGV[3])\n"
-    "if new == 1 then redis.call('XADD', to, '*', 'id', ARGV[3], 'd', ARGV[4]) end\n"
-    "if ARGV[7] then\n"
-    "  local from = ARGV[1] .. 's:' .. ARGV[5]\n"
-    "  redis.call('XACK', from, ARGV[6], ARGV[7]) redis.call('XDEL', from, ARGV[7])\n"
+    "local new, at = 0, 3\n"
+    "for i = 1, ARGV[2] do\n"
+    "  if redis.call('SADD', ARGV[1] .. 'ids:' .. ARGV[at], ARGV[at + 1]) == 1 then\n"
+    "    redis.call('XADD', ARGV[1] .. 's:' .. ARGV[at], '*', 'id', ARGV[at + 1], 'd', ARGV[at + "
+    "2])\n"
+    "    new = new + 1\n"
+    "  end\n"
+    "  at = at + 3\n"
+    "end\n"
+    "if ARGV[at] then\n"
+    "  local from = ARGV[1] .. 's:' .. ARGV[at]\n"
+    "  redis.call('XACK', from, ARGV[at + 1], ARGV[at + 2]) redis.call('XDEL', from, ARGV[at + "
+    "2])\n"
     "end\n"
     "return new\n";
 

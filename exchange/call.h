@@ -30,8 +30,9 @@ typedef struct cr_exchange {
         should_read_pending; /* a connection was made: what was being delivered may have been lost */
 } cr_exchange;
 
-/* The script by which an entry moves on. ARGV: prefix, stream to append to, id, data, and if an entry is to be finished:
- * its stream, the group, its id in the stream. 1 when appended, 0 when the id was there. */
+/* The script by which an entry moves on. ARGV: prefix, number of messages, of each one the stream to append to, id and
+ * data, and if an entry is to be finished: its stream, the group, its id in the stream. The number of messages whose
+ * ids were not there. */
 extern const char cri_move_script[];
 
 /* One command of words (texts), ended by NULL. */

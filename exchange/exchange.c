@@ -129,31 +129,34 @@ cr_status cr_stream_make(cr_exchange *x, const char *stream, const char *group, 
 }
 
 static void add_move(cr_exchange *x, cri_request *q, const cr_entry *entry, const char *group,
-                     const char *to, const char *id, const void *data, size_t num_bytes)
+                     const cr_stream_message *messages, size_t num)
 {
-    cri_begin(q, entry ? 10 : 7, "EVALSHA");
+    cri_begin(q, 5 + 3 * num + (entry ? 3 : 0), "EVALSHA");
     cri_text(q, x->move_sha);
     cri_int(q, 0);
     cri_text(q, x->prefix);
-    cri_text(q, to);
-    cri_text(q, id);
-    cri_word(q, data, num_bytes);
+    cri_int(q, (long long)num);
+    for (size_t i = 0; i < num; i++) {
+        cri_text(q, messages[i].stream);
+        cri_text(q, messages[i].id);
+        cri_word(q, messages[i].data, messages[i].num_bytes);
+    }
     if (!entry) return;
     cri_text(q, entry->stream);
     cri_text(q, group);
     cri_text(q, entry->stream_id);
 }
 
-cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *group, const char *to,
-                         const char *id, const void *data, size_t num_bytes, bool *is_new,
+cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *group,
+                         const cr_stream_message *messages, size_t num, size_t *num_new,
                          cr_err *err)
 {
     cri_request q = {0};
     redisReply *r;
 
-    add_move(x, &q, entry, group, to, id, data, num_bytes);
-    if (cri_call(x, &q, 0, NULL, &r, err) == CR_OK && is_new)
-        *is_new = r->type == REDIS_REPLY_INTEGER && r->integer == 1;
+    add_move(x, &q, entry, group, messages, num);
+    if (cri_call(x, &q, 0, NULL, &r, err) == CR_OK && num_new)
+        *num_new = r->type == REDIS_REPLY_INTEGER ? (size_t)r->integer : 0;
     freeReplyObject(r);
     return err->status;
 }
@@ -161,19 +164,26 @@ cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *grou
 cr_status cr_stream_put(cr_exchange *x, const char *stream, const char *id, const void *data,
                         size_t num_bytes, bool *is_new, cr_err *err)
 {
-    return cr_stream_move(x, NULL, "", stream, id, data, num_bytes, is_new, err);
+    const cr_stream_message message = {stream, id, data, num_bytes};
+    size_t num_new = 0;
+
+    CR_TRY(cr_stream_move(x, NULL, NULL, &message, 1, &num_new, err));
+    if (is_new) *is_new = num_new > 0;
+    return CR_OK;
 }
 
 void cr_stream_put_later(cr_exchange *x, const char *stream, const char *id, const void *data,
                          size_t num_bytes)
 {
-    add_move(x, &x->later, NULL, "", stream, id, data, num_bytes);
+    const cr_stream_message message = {stream, id, data, num_bytes};
+
+    add_move(x, &x->later, NULL, NULL, &message, 1);
 }
 
-void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *group, const char *to,
-                          const char *id, const void *data, size_t num_bytes)
+void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *group,
+                          const cr_stream_message *messages, size_t num)
 {
-    add_move(x, &x->later, entry, group, to, id, data, num_bytes);
+    add_move(x, &x->later, entry, group, messages, num);
 }
 
 /* XACK or XDEL of entries of one stream. */

@@ -79,17 +79,22 @@ CR_MUST cr_status cr_stream_put(cr_exchange *x, const char *stream, const char *
 CR_MUST cr_status cr_stream_take(cr_exchange *x, const char *const *streams, size_t num_streams,
                                  const char *group, const char *consumer, size_t most,
                                  double block_s, double claim_s, cr_entries *out, cr_err *err);
-/* One atomic step: append data to `to` under `id` unless that was done before, and finish `entry`
- * (acknowledge and delete) in the stream it came from. */
+/* One atomic step: append messages to their streams, those whose ids were not appended there before, and finish `entry`
+ * (acknowledge and delete; NULL: none) in the stream it came from. *num_new (or NULL): messages that were appended. */
+typedef struct cr_stream_message {
+    const char *stream, *id;
+    const void *data;
+    size_t num_bytes;
+} cr_stream_message;
 CR_MUST cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *group,
-                                 const char *to, const char *id, const void *data, size_t num_bytes,
-                                 bool *is_new, cr_err *err);
+                                 const cr_stream_message *messages, size_t num, size_t *num_new,
+                                 cr_err *err);
 /* Commands that are sent with the next one, to save their way there and back; a failure is the next
  * one's. As cr_stream_put and cr_stream_move. */
 void cr_stream_put_later(cr_exchange *x, const char *stream, const char *id, const void *data,
                          size_t num_bytes);
-void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *group, const char *to,
-                          const char *id, const void *data, size_t num_bytes);
+void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *group,
+                          const cr_stream_message *messages, size_t num);
 /* Finish entries. */
 void cr_stream_done(cr_exchange *x, const cr_entry *entries, size_t num, const char *group);
 /* Forget the ids seen by a stream (a step is over) and what is still in it. */

@@ -50,17 +50,15 @@ static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
         (cr_sample_id){args->step, (uint32_t)draw, (uint32_t)index, args->is_validation});
 }
 
-/* A message on a stream; with entry it is the next life of that entry. */
+/* A message on a stream; with entry it is the next life of that entry. Sent with the next command. */
 static cr_status put(collector *c, cr_message_kind kind, const void *message, const char *stream,
                      const char *name, const cr_entry *entry, cr_err *err)
 {
     cr_buf packed = {0};
 
-    if (cr_message_pack(kind, message, &packed, err) == CR_OK && entry)
-        cr_note(cr_stream_move(c->run->x, entry, CR_GROUP_PIPELINE, stream, name, packed.data,
-                               packed.num_bytes, NULL, err));
-    else if (err->status == CR_OK)
-        cr_stream_put_later(c->run->x, stream, name, packed.data, packed.num_bytes);
+    if (cr_message_pack(kind, message, &packed, err) == CR_OK)
+        cr_stream_move_later(c->run->x, entry, CR_GROUP_PIPELINE,
+                             &(cr_stream_message){stream, name, packed.data, packed.num_bytes}, 1);
     cr_buf_free(&packed);
     return err->status;
 }

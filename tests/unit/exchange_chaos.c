@@ -50,9 +50,9 @@ static void work(int worker, int life)
         for (size_t i = 0; i < got.num; i++) {
             cr_rng_philox(1, CR_RNG_TEST, (uint64_t)(worker * 1000 + life), draw++, w);
             cr_sleep_s(0.02 * (double)cr_rng_float(w[0]));
-            if (cr_stream_move(x, &got.items[i], "g", "out", got.items[i].id, got.items[i].data,
-                               got.items[i].num_bytes, NULL, &err) != CR_OK)
-                break;
+            const cr_stream_message moved = {"out", got.items[i].id, got.items[i].data,
+                                             got.items[i].num_bytes};
+            if (cr_stream_move(x, &got.items[i], "g", &moved, 1, NULL, &err) != CR_OK) break;
         }
         cr_entries_free(&got);
         if (err.status != CR_OK) break;

@@ -74,15 +74,19 @@ static const char *const in[] = {"in"};
 static void each_entry_is_delivered_once(void **state)
 {
     cr_exchange *x = open_fresh(), *y = open_fresh();
+    static const cr_stream_message moved[] = {
+        {"out", "s0", "done", 4}, {"also", "s0", "more", 4}, {"out", "s1", "done", 4}};
     cr_entries got, other;
     cr_err err = {0};
     bool is_new;
+    size_t num_new;
 
     (void)state;
     assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "out", "g", &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "out", "g", &err), CR_OK); /* again: nothing happens */
+    assert_int_equal(cr_stream_make(x, "also", "g", &err), CR_OK);
     for (int i = 0; i < 10; i++) {
         char id[16];
         snprintf(id, sizeof id, "s%d", i);
@@ -97,14 +101,14 @@ static void each_entry_is_delivered_once(void **state)
     assert_int_equal(other.num, 4);
     assert_memory_equal(got.items[0].data, "a\0b", 3);
     assert_string_equal(other.items[0].id, "s6");
-    assert_int_equal(cr_stream_move(x, &got.items[0], "g", "out", "s0", "done", 4, &is_new, &err),
-                     CR_OK);
-    assert_true(is_new);
-    assert_int_equal(cr_stream_move(y, &got.items[0], "g", "out", "s0", "done", 4, &is_new, &err),
-                     CR_OK);
-    assert_false(is_new); /* the second scorer of one sample */
+    assert_int_equal(cr_stream_move(x, &got.items[0], "g", moved, 2, &num_new, &err), CR_OK);
+    assert_int_equal(num_new, 2);
+    assert_int_equal(cr_stream_move(y, &got.items[0], "g", moved, 3, &num_new, &err), CR_OK);
+    assert_int_equal(num_new, 1); /* the second scorer of one sample: what it has more */
     int64_t n;
     assert_int_equal(cr_stream_length(x, "out", &n, &err), CR_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(cr_stream_length(x, "also", &n, &err), CR_OK);
     assert_int_equal(n, 1);
     assert_int_equal(cr_stream_length(x, "in", &n, &err), CR_OK);
     assert_int_equal(n, 9);
