@@ -240,8 +240,7 @@ bool cr_child_pump(cr_child *child)
     return child->is_running && !(child->failed_s && cr_now_s() - child->failed_s > FAILED_SECONDS);
 }
 
-/* Of the ranks and the ssh of mpirun each has a group of its own. */
-static void kill_children_of(pid_t pid)
+void cr_kill_children(pid_t pid)
 {
     char *path = cr_asprintf("/proc/%d/task/%d/children", (int)pid, (int)pid), *rest, *word;
     cr_buf list = {0};
@@ -267,7 +266,9 @@ void cr_child_stop(cr_child *child, double grace_s)
             cr_sleep_s(0.005);
         }
     }
-    if (child->is_running) kill_children_of(child->pid);
+    if (child->is_running)
+        cr_kill_children(
+            child->pid);        /* of the ranks and the ssh of mpirun each has a group of its own */
     kill(-child->pid, SIGKILL); /* also what the child left in its group */
     until = cr_now_s() + KILLED_SECONDS;
     while (child->is_running && cr_now_s() < until) {

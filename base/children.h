@@ -36,6 +36,8 @@ CR_MUST cr_status cr_child_start(cr_child *child, const char *what, char *const 
 bool cr_child_pump(cr_child *child);
 /* SIGTERM to its process group, SIGKILL after grace_s; waits for the end. Accepts what never ran. */
 void cr_child_stop(cr_child *child, double grace_s);
+/* SIGKILL to the children of a process that has one thread. */
+void cr_kill_children(pid_t pid);
 /* "ended with exit code 3", "was killed by signal 9". */
 enum { CR_FATE = 64 };
 const char *cr_child_fate(const cr_child *child, char text[CR_FATE]);

@@ -383,6 +383,27 @@ static cr_status verify_names(const char *path, const char *manifest, json_t *ro
     return err->status;
 }
 
+/* Files of one step: what the pipeline has written of its place is of the manifest's step, too. */
+static cr_status verify_place(const char *path, const char *manifest, const json_t *root,
+                              cr_err *err)
+{
+    char *place = cr_path_join(path, "state/pipeline.json");
+    json_t *own = NULL;
+    long long step = json_integer_value(json_object_get(root, "step")), its;
+
+    if (cr_file_exists(place) && cr_json_read_file(place, &own, err) == CR_OK) {
+        its = json_integer_value(json_object_get(own, "step"));
+        if (its != step)
+            cr_fail(err, CR_EFORMAT,
+                    "%s is of step %lld, %s of step %lld: files of two "
+                    "checkpoints are mixed",
+                    place, its, manifest, step);
+    }
+    json_decref(own);
+    cr_free(place);
+    return err->status;
+}
+
 cr_status cr_checkpoint_verify(const char *path, cr_err *err)
 {
     char *manifest = cr_path_join(path, "manifest.json");
@@ -397,8 +418,9 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
             !json_is_integer(json_object_get(root, "step")))
             cr_fail(err, CR_EFORMAT, "%s names no files or no step (damaged?)", manifest);
         else if (check_step(path, manifest, root, err) == CR_OK &&
-                 verify_files(path, manifest, root, err) == CR_OK)
-            cr_note(verify_names(path, manifest, root, err));
+                 verify_files(path, manifest, root, err) == CR_OK &&
+                 verify_names(path, manifest, root, err) == CR_OK)
+            cr_note(verify_place(path, manifest, root, err));
     }
     json_decref(root);
     cr_free(manifest);

@@ -1,6 +1,8 @@
 /* scorer.c -- see scorer.h. */
 #include "scorers/scorer.h"
 
+#include "scorers/keeper.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -8,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,7 +39,7 @@ typedef struct result {
 
 struct cr_scorer {
     cr_scorer_args args;
-    pid_t pid; /* 0: not running */
+    pid_t pid; /* of its keeper; 0: not running */
     int to_fd, from_fd, err_fd;
     cr_buf to_write, pending; /* not yet written; bytes read after the last line */
     double answered_s;        /* when the program last answered or was started */
@@ -123,7 +124,7 @@ static void stop(cr_scorer *s, char *fate, size_t fate_bytes)
         pid_t ended = 0;
         while (fate && (ended = waitpid(s->pid, &status, WNOHANG)) == 0 && cr_now_s() < until)
             cr_sleep_s(0.002);
-        kill(-s->pid, SIGKILL);
+        kill(s->pid, SIGTERM); /* the keeper kills the program and what it has started */
         if (ended == 0) waitpid(s->pid, &status, 0);
         pass_errors(s);
     }
@@ -145,9 +146,11 @@ static void become_program(const cr_scorer *s, const int to[2], const int from[2
 {
     int why;
 
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != worker) _exit(127);
+    if (!cr_keep(worker)) {
+        why = errno;
+        if (write(failed[1], &why, sizeof why) < 0) _exit(126);
+        _exit(127);
+    }
     dup2(to[0], STDIN_FILENO);
     dup2(from[1], STDOUT_FILENO);
     dup2(errors[1], STDERR_FILENO);
@@ -192,7 +195,6 @@ static cr_status start(cr_scorer *s, cr_err *err)
                         : "");
     }
     if (err->status == CR_OK) {
-        setpgid(s->pid, s->pid);
         s->to_fd = to[1];
         s->from_fd = from[0];
         s->err_fd = errors[0];

@@ -13,7 +13,7 @@
  *       a line that was alone with a program that had answered nothing, or alone twice, is "error".
  *       One that answered nothing is started again after a pause, which doubles up to 1 s
  *
- * So every line that was put comes back with a verdict. One thread a scorer.
+ * So every line that was put comes back with a verdict. What the program has started ends with it (keeper.h). One thread a scorer.
  */
 #ifndef CR_SCORER_H
 #define CR_SCORER_H

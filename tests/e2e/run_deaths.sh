@@ -30,7 +30,7 @@ grep -q "^croll run: .*reward worker 0 of math_rule was killed by signal 9, 21 t
 nothing_left hunted
 
 # ---- a worker that freezes at each sample: killed and started again, five times ----
-job freezes max_steps=9 collective_timeout=$((10 * slower)) "${small[@]}" "rewards.math_rule.exec=bash -c 'while read -r l; do case \$l in *probe*) echo \"{\\\"id\\\":\\\"probe\\\",\\\"score\\\":1}\";; *) kill -STOP \$PPID;; esac; done'"
+job freezes max_steps=9 collective_timeout=$((10 * slower)) "${small[@]}" "rewards.math_rule.exec=bash -c 'while read -r l; do case \$l in *probe*) echo \"{\\\"id\\\":\\\"probe\\\",\\\"score\\\":1}\";; *) kill -STOP \$(ps -o ppid= \$PPID);; esac; done'"
 [ $code = 1 ] || fail "a worker that freezes: exit code $code"
 grep -q "^croll run: .*reward worker 0 of math_rule has given no sign of life for [0-9]* s, 5 times in a row before its first answer" $log ||
     fail "a worker that freezes: another sentence"

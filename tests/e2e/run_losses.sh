@@ -17,6 +17,12 @@ cmp $tmp/vanilla/latest/actor_train/model.safetensors $tmp/same/latest/actor_tra
 [ "$(values actor/train_infer_final_mask_mean $tmp/same/metrics.jsonl | tr '\n' ' ')" = "1 1 " ] || fail "the filter dropped tokens"
 [ "$(values actor/tis_clipped_ratio_mean $tmp/same/metrics.jsonl | tr '\n' ' ')" = "1 1 " ] || fail "actor/tis_clipped_ratio_mean"
 [ "$(values actor/tis_total_clipfrac $tmp/same/metrics.jsonl)" = "$(values actor/clipfrac $tmp/same/metrics.jsonl)" ] || fail "actor/tis_total_clipfrac"
+# tokens that cispo leaves out count in the mean with their cut ratio: it is within the range, although most are left out
+job cispo $several actor_train.pg_variant=cispo actor_train.cispo_use_unified_mask=true actor_train.cispo_epsilon_low=0.001 actor_train.cispo_epsilon_high=0.001
+[ $code = 0 ] || fail "exit code $code"
+[ "$(values actor/cispo_kept_tokens $tmp/cispo/metrics.jsonl | awk '$1 < 0.99' | wc -l)" = 2 ] || fail "cispo leaves nothing out"
+[ "$(values actor/cispo_clipped_ratio_mean $tmp/cispo/metrics.jsonl | awk '$1 >= 0.999 && $1 <= 1.001' | wc -l)" = 2 ] ||
+    fail "actor/cispo_clipped_ratio_mean: $(values actor/cispo_clipped_ratio_mean $tmp/cispo/metrics.jsonl)"
 # another variant trains other weights; micro-batches of 100 tokens are the same update
 job fixed $several actor_train.pg_variant=sapo
 job tokens $several actor_train.pg_variant=sapo \

@@ -12,7 +12,7 @@
 #define OK(expr)   CR_CHECK((expr) == CR_OK, "%s", err.msg)
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-enum { DEADLINE_S = 60, SOON_S = 30 }; /* soon: long before the deadline, on a busy machine, too */
+enum { DEADLINE_S = 30, SOON_S = 20 }; /* soon: long before the deadline, on a busy machine, too */
 
 static cr_err err;
 static cr_world *world;

@@ -6,6 +6,7 @@
  * The calls of libc are replaced below. Not covered: kills of whole runs (e2e/run_saves.sh), power cuts.
  */
 #include "base/digest.h"
+#include "base/json.h"
 #include "pipelines/checkpoint.h"
 
 #include <dirent.h>
@@ -352,6 +353,45 @@ static void c51_refused(void **state)
     }
 }
 
+/* An older checkpoint under the name of a newer one, and one file of it with a manifest that fits: refused. */
+static void older_in_place(void **state)
+{
+    static const char place[] = "{\"step\":1}";
+    const history h = {"", 2, 0, 0, 0, true};
+    char first[96], second[96], file[160], hex[CR_DIGEST_TEXT];
+    cr_buf text = {0};
+    json_t *root;
+    cr_config config = {.resume = second, .output_dir = dir, .checkpoint_dir = dir};
+    char *found;
+    int64_t first_step, size;
+    cr_err err = {0};
+
+    (void)state;
+    earlier(&h);
+    snprintf(first, sizeof first, "%s/checkpoint-1", dir);
+    snprintf(second, sizeof second, "%s/checkpoint-2", dir);
+    snprintf(file, sizeof file, "%s/state/pipeline.json", second);
+    assert_int_equal(cr_file_write_atomic(file, place, strlen(place), &err), CR_OK);
+    assert_int_equal(cr_digest_file(file, hex, &size, &err), CR_OK);
+    snprintf(file, sizeof file, "%s/manifest.json", second);
+    assert_int_equal(cr_json_read_file(file, &root, &err), CR_OK);
+    json_object_set_new(json_object_get(root, "files"), "state/pipeline.json",
+                        json_pack("{s:I,s:s}", "size", (json_int_t)size, "sha256", hex));
+    assert_int_equal(cr_json_add_value(&text, root, &err), CR_OK);
+    assert_int_equal(cr_file_write_atomic(file, text.data, text.num_bytes, &err), CR_OK);
+    json_decref(root);
+    cr_buf_free(&text);
+    assert_int_equal(cr_checkpoint_find(&config, &found, &first_step, &err), CR_ECONFIG);
+    assert_non_null(strstr(err.msg, "state/pipeline.json is of step 1, "));
+    assert_non_null(strstr(err.msg, "of step 2: files of two checkpoints are mixed"));
+    assert_non_null(strstr(err.msg, "checkpoint-1)")); /* the one to take instead */
+    err = (cr_err){0};
+    assert_int_equal(cr_remove_tree(second, &err), CR_OK);
+    assert_int_equal(rename(first, second), 0);
+    assert_int_equal(cr_checkpoint_find(&config, &found, &first_step, &err), CR_ECONFIG);
+    assert_non_null(strstr(err.msg, "is of step 1, its folder is checkpoint-2"));
+}
+
 /* Fewer are kept from the start of a run that goes on from `latest`. */
 static void kept_at_the_start(void **state)
 {
@@ -468,6 +508,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(c48_killed_at_every_call),
                                        cmocka_unit_test(c48_disk_full_at_every_call),
                                        cmocka_unit_test(c51_refused),
+                                       cmocka_unit_test(older_in_place),
                                        cmocka_unit_test(kept_at_the_start),
                                        cmocka_unit_test(what_is_lacking),
                                        cmocka_unit_test(what_comes_late)};

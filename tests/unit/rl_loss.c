@@ -335,6 +335,37 @@ static void parts_add_up(void **state)
     }
 }
 
+/* docs/losses.md, "Where ROLL differs": seq-mean-token-sum-norm there is sum_i w_i sum_t l / (S - 1), S the width of the padded batch with
+ * its prompts, and nothing of the number of samples. Ours for the same batch, and what the same samples twice do to each. */
+static void sum_norm_in_roll(void **state)
+{
+    enum { PROMPT = 6 }; /* tokens */
+    cr_loss_config c = standard;
+    batch b;
+    result got;
+    double roll = 0, longest = 0, samples = 0, width = 9; /* of run_rows */
+
+    (void)state;
+    make_batch(&b, 5);
+    c.loss_agg_mode = CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM;
+    c.entropy_loss_coef = 0;
+    c.rl_loss_coef = 1;
+    for (size_t i = 0; i < N; i++) {
+        for (size_t t = start[i]; t < start[i + 1]; t++)
+            if (b.final[t] != 0) roll += b.weights[i] * token_loss(&c, &b, b.lp, b.lp, i, t);
+        longest = fmax(longest, (double)(start[i + 1] - start[i]));
+        samples += row_count(b.final, i) > 0;
+    }
+    roll /= PROMPT + longest - 1;
+    run_rows(&c, &b, NULL, 0, N, &got);
+    check_near(got.metrics.total_loss, roll * (PROMPT + longest - 1) / (width * samples), 1e-13);
+    for (size_t i = 0; i < N; i++) /* twice the samples: twice the loss there, the same here */
+        b.weights[i] *= 2;
+    run_rows(&c, &b, NULL, 0, N, &got);
+    check_near(got.metrics.total_loss / 2, roll * (PROMPT + longest - 1) / (width * samples),
+               1e-13);
+}
+
 /* What stands outside the masks reaches nothing, not even as infinity times 0. */
 static void outside_the_mask(void **state)
 {
@@ -602,6 +633,7 @@ int main(void)
         cmocka_unit_test(clamps_have_no_gradient),
         cmocka_unit_test(on_policy),
         cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(sum_norm_in_roll),
         cmocka_unit_test(outside_the_mask),
         cmocka_unit_test(tokens_that_are_cut),
         cmocka_unit_test(sample_weights),

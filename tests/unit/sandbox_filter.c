@@ -170,6 +170,8 @@ static void arguments_are_looked_at(void **state)
     assert_int_equal(answer(SYS_prlimit64, 0, 1), EPERM);
     assert_int_equal(answer(SYS_sched_setaffinity, 0, 7), EPERM);
     assert_int_equal(answer(SYS_setsockopt, 2, SO_REUSEADDR), ALLOWED);
+    assert_int_equal(answer(SYS_setsockopt, 2, SO_ATTACH_FILTER), ENOPROTOOPT);
+    assert_int_equal(answer(SYS_setsockopt, 2, SO_ATTACH_BPF), ENOPROTOOPT);
     assert_int_equal(answer(SYS_fcntl, 1, F_SETFD), ALLOWED);
 }
 

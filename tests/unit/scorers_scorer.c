@@ -6,10 +6,13 @@
 #include "base/args.h"
 #include "tests/check_near.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Reads lines and runs BODY with $id and the line in $l. */
@@ -237,6 +240,63 @@ static void dies_at_once(void **state)
     cr_scorer_destroy(b.s);
 }
 
+/* A daemon of a program: two forks and a session of its own, deaf to signals that can be ignored; the inner one is a child of it. */
+#define DAEMON                                                                                \
+    "had=$(wc -l <%s); (setsid bash -c 'trap \"\" TERM HUP INT; (sleep 1000 & echo $! >>%s; " \
+    "wait) & echo $$ >>%s; "                                                                  \
+    "while :; do sleep 1; done' &); until [ $(wc -l <%s) -ge $((had + 2)) ]; do sleep 0.05; " \
+    "done; "
+
+/* The processes whose numbers are in the file end; they were there. */
+static void are_gone(const char *path)
+{
+    double until = cr_now_s() + 60;
+    FILE *file = fopen(path, "r");
+    int num = 0;
+
+    assert_non_null(file);
+    for (int pid; fscanf(file, "%d", &pid) == 1; num++)
+        while (kill(pid, 0) == 0 || errno != ESRCH) {
+            if (cr_now_s() > until) fail_msg("a daemon is left: %d", pid);
+            cr_sleep_s(0.02);
+        }
+    assert_true(num >= 2);
+    fclose(file);
+    unlink(path);
+}
+
+/* Nothing of a program is left when it ends by itself, is ended, or the process that asks it is killed, also where it does not mind the
+ * end of its input. */
+static void daemons(void **state)
+{
+    static const char *const scripts[] = {DAEMON LOOP("exit 3"),
+                                          DAEMON LOOP(OK) "; exec sleep 1000"};
+    bench b;
+
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        char path[] = "/tmp/croll_daemons_XXXXXX", script[1000];
+        pid_t pid;
+        int fd = mkstemp(path);
+        assert_true(fd >= 0);
+        close(fd);
+        snprintf(script, sizeof script, scripts[how > 0], path, path, path, path);
+        pid = how == 2 ? fork() : 0;
+        if (pid == 0) {
+            begin(&b, script, 60, 1);
+            put(&b, "a");
+            take_all(&b);
+            want(&b, "a", how ? "ok" : "error", how ? "" : "ended with exit code 3");
+            if (how == 2) kill(getpid(), SIGKILL);
+        } else {
+            waitpid(pid, NULL, 0);
+        }
+        if (how == 1) cr_scorer_destroy(b.s);
+        are_gone(path);
+        if (how == 0) cr_scorer_destroy(b.s);
+    }
+}
+
 static void cannot_start(void **state)
 {
     bench b;
@@ -342,11 +402,10 @@ static void words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_order),    cmocka_unit_test(wrong_lines),
-        cmocka_unit_test(twice),        cmocka_unit_test(late),
-        cmocka_unit_test(hangs),        cmocka_unit_test(ends),
-        cmocka_unit_test(answers),      cmocka_unit_test(words),
-        cmocka_unit_test(dies_at_once), cmocka_unit_test(cannot_start),
+        cmocka_unit_test(any_order), cmocka_unit_test(wrong_lines),  cmocka_unit_test(twice),
+        cmocka_unit_test(late),      cmocka_unit_test(hangs),        cmocka_unit_test(ends),
+        cmocka_unit_test(answers),   cmocka_unit_test(words),        cmocka_unit_test(dies_at_once),
+        cmocka_unit_test(daemons),   cmocka_unit_test(cannot_start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
