@@ -1,4 +1,4 @@
-/* keeper.h -- a process between a scoring program and the process that asks it, which leaves nothing of the program behind.
+/* keeper.h -- a process between a scoring program and the process that asks it: it ends whatever the program has started.
  *
  * What a program starts may leave its process group and its session (a daemon: two forks and setsid). The keeper is its subreaper
  * (PR_SET_CHILD_SUBREAPER): orphans among the program's descendants become the keeper's children. When the program has ended, when the
@@ -13,7 +13,7 @@
 #include <sys/types.h>
 
 /* In a child of `parent`, with one thread and signals as the program shall have them. Returns true in the program's process, its own
- * process group, which dies with the keeper, and false in the keeper when there is none (errno says why). */
+ * process group, which dies with the keeper, and false in the keeper if the program could not be forked (errno says why). */
 bool cr_keep(pid_t parent);
 
 #endif

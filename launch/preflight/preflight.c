@@ -12,17 +12,14 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { CLOCK_TRIPS = 20, ALL_PAIRS = 8, LINK_FACTOR = 4 };
+enum { CLOCK_TRIPS = 20 };
 static const char mark_name[] = "/.croll-hosts";
 static const double HELLO_S = 60, CLOCK_S = 5, TRIPS_S = 0.25, LOOK_S = 60, CONNECT_S = 1.5,
-                    LOSSY_S = 3, MEASURE_S = 0.1, CLOCK_LIMIT_S = 0.1, LATENCY_LIMIT_S = 1e-3,
-                    AGAIN_S = 1, LONG_S = 10e-3, MEASURE_LIMIT_S = 10,
+                    LOSSY_S = 3, CLOCK_LIMIT_S = 0.1,
                     SEEN_WITHIN_S = 1; /* a network's file system may show a new file late */
 
-static void find_fault(cr_preflight *p, size_t node, cri_topic topic, bool is_error,
-                       const char *fmt, ...) CR_PRINTF(5, 6);
-static void find_fault(cr_preflight *p, size_t node, cri_topic topic, bool is_error,
-                       const char *fmt, ...)
+void cri_find_fault(cr_preflight *p, size_t node, cri_topic topic, bool is_error, const char *fmt,
+                    ...)
 {
     char text[600];
     va_list args;
@@ -44,7 +41,7 @@ static void end_part(cr_preflight *p, const char *name)
     p->part[p->num_parts++] = (cri_part){name, now};
 }
 
-static bool is_out(const cr_preflight *p, size_t i)
+bool cri_is_out(const cr_preflight *p, size_t i)
 {
     return p->agent[i].is_out;
 }
@@ -80,16 +77,16 @@ static void release_signals(const struct sigaction before[CAUGHT_SIGNALS])
 
 /* ---- questions ---- */
 
-/* Every agent's questions go out, and those that have failed are findings. */
-static void ask(cr_preflight *p, double seconds)
+void cri_ask(cr_preflight *p, double seconds)
 {
     bool *was_out = CR_NEW_ARRAY(bool, p->num);
 
     for (size_t i = 0; i < p->num; i++)
-        was_out[i] = is_out(p, i);
+        was_out[i] = cri_is_out(p, i);
     cr_agents_ask(p->agent, p->num, p->question, seconds, &caught);
     for (size_t i = 0; i < p->num; i++)
-        if (is_out(p, i) && !was_out[i]) find_fault(p, i, CRI_HOST, true, "%s", p->agent[i].fault);
+        if (cri_is_out(p, i) && !was_out[i])
+            cri_find_fault(p, i, CRI_HOST, true, "%s", p->agent[i].fault);
     cr_free(was_out);
 }
 
@@ -100,7 +97,7 @@ static void reject(cr_preflight *p, size_t i, const cr_err *why)
 
     snprintf(text, sizeof text, "its agent answered: %.360s", why->msg);
     cr_agent_drop(&p->agent[i], text);
-    find_fault(p, i, CRI_HOST, true, "%s", text);
+    cri_find_fault(p, i, CRI_HOST, true, "%s", text);
 }
 
 /* ---- programs ---- */
@@ -122,12 +119,12 @@ static void greet(cr_preflight *p)
     for (size_t i = 0; i < p->num; i++) {
         r.node = (int)i;
         cr_agent_request_write(&r, &p->question[i]);
-        if (is_out(p, i)) find_fault(p, i, CRI_HOST, true, "%s", p->agent[i].fault);
+        if (cri_is_out(p, i)) cri_find_fault(p, i, CRI_HOST, true, "%s", p->agent[i].fault);
     }
-    ask(p, HELLO_S);
+    cri_ask(p, HELLO_S);
     for (size_t i = 0; i < p->num; i++) {
         cr_err why = {0};
-        if (is_out(p, i)) continue;
+        if (cri_is_out(p, i)) continue;
         p->node[i].has_hello =
             cr_agent_hello_read(p->agent[i].line.data, p->agent[i].line.num_bytes,
                                 &p->node[i].hello, &why) == CR_OK;
@@ -136,9 +133,9 @@ static void greet(cr_preflight *p)
     for (size_t i = 0; i < p->num && p->node[p->here].has_hello; i++) {
         const char *digest = p->node[i].hello.digest, *here = p->node[p->here].hello.digest;
         if (!p->node[i].has_hello || strcmp(digest, here) == 0) continue;
-        find_fault(p, i, CRI_CROLL, true,
-                   "another croll (%.8s, here %.8s): install the same program on all hosts", digest,
-                   here);
+        cri_find_fault(p, i, CRI_CROLL, true,
+                       "another croll (%.8s, here %.8s): install the same program on all hosts",
+                       digest, here);
         cr_agent_drop(&p->agent[i], "another croll"); /* it may speak otherwise */
     }
 }
@@ -166,11 +163,11 @@ static void compare_clocks(cr_preflight *p)
         const cr_agent_request r = {.ask = CR_AGENT_CLOCK};
         for (size_t i = 0; i < p->num; i++)
             if (i != p->here) cr_agent_request_write(&r, &p->question[i]);
-        ask(p, CLOCK_S);
+        cri_ask(p, CLOCK_S);
         for (size_t i = 0; i < p->num; i++) {
             double *t = times + i * 3 * CLOCK_TRIPS + k;
             cr_err why = {0};
-            if (i == p->here || is_out(p, i)) continue;
+            if (i == p->here || cri_is_out(p, i)) continue;
             t[0] = p->agent[i].asked_s + wall_s;
             t[2 * CLOCK_TRIPS] = p->agent[i].heard_s + wall_s;
             if (cr_agent_clock_read(p->agent[i].line.data, p->agent[i].line.num_bytes,
@@ -181,15 +178,15 @@ static void compare_clocks(cr_preflight *p)
     for (size_t i = 0; i < p->num; i++) {
         const double *t = times + i * 3 * CLOCK_TRIPS;
         cri_node *node = &p->node[i];
-        if (i == p->here || is_out(p, i)) continue;
+        if (i == p->here || cri_is_out(p, i)) continue;
         node->offset_s = cr_clock_offset(t, t + CLOCK_TRIPS, t + 2 * CLOCK_TRIPS, num_trips,
                                          &node->round_trip_s);
         if (node->offset_s > CLOCK_LIMIT_S || node->offset_s < -CLOCK_LIMIT_S)
-            find_fault(p, i, CRI_CLOCK, false,
-                       "its clock is %.1f s %s this host's: set both by a time server (chrony, "
-                       "systemd-timesyncd), or times of files and logs mislead",
-                       node->offset_s > 0 ? node->offset_s : -node->offset_s,
-                       node->offset_s > 0 ? "ahead of" : "late against");
+            cri_find_fault(p, i, CRI_CLOCK, false,
+                           "its clock is %.1f s %s this host's: set both by a time server (chrony, "
+                           "systemd-timesyncd), or times of files and logs mislead",
+                           node->offset_s > 0 ? node->offset_s : -node->offset_s,
+                           node->offset_s > 0 ? "ahead of" : "late against");
     }
     cr_free(times);
 }
@@ -202,13 +199,13 @@ static void check_model(cr_preflight *p, size_t i, size_t k)
 
     there = &p->node[i].look.model[k];
     if (there->error[0])
-        find_fault(p, i, CRI_MODEL, true, "%s: the model has to be there on all hosts",
-                   there->error);
+        cri_find_fault(p, i, CRI_MODEL, true, "%s: the model has to be there on all hosts",
+                       there->error);
     else if (!here->error[0] && strcmp(here->digest, there->digest) != 0)
-        find_fault(p, i, CRI_MODEL, true,
-                   "%s is another model (%.8s, here %.8s: other names, sizes or bytes of its "
-                   "files): copy it again",
-                   p->needs->model[k], there->digest, here->digest);
+        cri_find_fault(p, i, CRI_MODEL, true,
+                       "%s is another model (%.8s, here %.8s: other names, sizes or bytes of its "
+                       "files): copy it again",
+                       p->needs->model[k], there->digest, here->digest);
 }
 
 static void check_room(cr_preflight *p, size_t i)
@@ -218,28 +215,30 @@ static void check_room(cr_preflight *p, size_t i)
     char has[CRI_BYTES_TEXT], wants[CRI_BYTES_TEXT];
 
     if (look->shm < needs->shm_bytes)
-        find_fault(p, i, CRI_SHM, true,
-                   "/dev/shm has %s free, %s are needed: mount it with a larger size (docker: "
-                   "--shm-size)",
-                   cri_bytes((double)look->shm, has), cri_bytes((double)needs->shm_bytes, wants));
+        cri_find_fault(p, i, CRI_SHM, true,
+                       "/dev/shm has %s free, %s are needed: mount it with a larger size (docker: "
+                       "--shm-size)",
+                       cri_bytes((double)look->shm, has),
+                       cri_bytes((double)needs->shm_bytes, wants));
     if (look->files < needs->num_files)
-        find_fault(p, i, CRI_FILES, true,
-                   "ulimit -n is %lld in what ssh or srun starts there, the run needs %lld open "
-                   "files",
-                   (long long)look->files, (long long)needs->num_files);
+        cri_find_fault(
+            p, i, CRI_FILES, true,
+            "ulimit -n is %lld in what ssh or srun starts there, the run needs %lld open "
+            "files",
+            (long long)look->files, (long long)needs->num_files);
     if (i != p->here && !look->has_orted)
-        find_fault(
+        cri_find_fault(
             p, i, CRI_HOST, false,
             "Open MPI's orted is not in PATH of what ssh or srun starts there: if its folder "
             "is not known to mpirun either, set PATH in the first lines of ~/.bashrc");
     if (needs->has_gpus && look->num_gpus == 0)
-        find_fault(
+        cri_find_fault(
             p, i, CRI_GPUS, true,
             "device cuda needs a GPU, and it shows none: `croll doctor` on that host says why");
     else if (p->node[p->here].has_ranks && p->node[p->here].has_looked &&
              (look->num_gpus != here->num_gpus || strcmp(look->gpu, here->gpu) != 0))
-        find_fault(p, i, CRI_GPUS, false, "other GPUs (%d %s) than here (%d %s)", look->num_gpus,
-                   look->gpu, here->num_gpus, here->gpu);
+        cri_find_fault(p, i, CRI_GPUS, false, "other GPUs (%d %s) than here (%d %s)",
+                       look->num_gpus, look->gpu, here->num_gpus, here->gpu);
 }
 
 const char *cri_best_cpu(const cr_agent_look *look)
@@ -270,18 +269,19 @@ static void choose_cpu(cr_preflight *p)
         const cr_agent_look *look = &p->node[i].look;
         if (!p->node[i].has_ranks || !p->node[i].has_looked || p->needs->has_gpus) continue;
         if (wanted && wanted[0] && !has_cpu(look, wanted))
-            find_fault(p, i, CRI_CPU, true, "CROLL_CPU is %.40s, and its CPU has %.120s", wanted,
-                       look->cpus);
+            cri_find_fault(p, i, CRI_CPU, true, "CROLL_CPU is %.40s, and its CPU has %.120s",
+                           wanted, look->cpus);
         if (least < p->num) is_different |= strcmp(look->cpus, p->node[least].look.cpus) != 0;
         if (least == p->num || has_cpu(&p->node[least].look, cri_best_cpu(look))) least = i;
     }
     if (!is_different || (wanted && wanted[0])) return;
     best = cri_best_cpu(&p->node[least].look);
     snprintf(p->hosts->cpu, sizeof p->hosts->cpu, "%.31s", best);
-    find_fault(p, least, CRI_CPU, false,
-               "its CPU has up to %s, others have more: all ranks use %s, so that generation and "
-               "training have the same bits on all hosts (CROLL_CPU=NAME chooses)",
-               best, best);
+    cri_find_fault(
+        p, least, CRI_CPU, false,
+        "its CPU has up to %s, others have more: all ranks use %s, so that generation and "
+        "training have the same bits on all hosts (CROLL_CPU=NAME chooses)",
+        best, best);
 }
 
 static void check_disk(cr_preflight *p, size_t i)
@@ -292,10 +292,11 @@ static void check_disk(cr_preflight *p, size_t i)
 
     if ((i == p->here || (!look->has_mark && !needs->is_gathered)) && look->disk >= 0 &&
         look->disk < needs->disk_bytes)
-        find_fault(p, i, CRI_OUTPUT, true,
-                   "%s has %s of free disk, a checkpoint needs %s: free some, or write elsewhere",
-                   needs->output_dir, cri_bytes((double)look->disk, has),
-                   cri_bytes((double)needs->disk_bytes, wants));
+        cri_find_fault(
+            p, i, CRI_OUTPUT, true,
+            "%s has %s of free disk, a checkpoint needs %s: free some, or write elsewhere",
+            needs->output_dir, cri_bytes((double)look->disk, has),
+            cri_bytes((double)needs->disk_bytes, wants));
 }
 
 /* A path that means the same on another host, where a program starts in another folder; owned. */
@@ -330,7 +331,7 @@ static void read_look(cr_preflight *p, size_t i)
     cr_agent_look *look = &p->node[i].look;
     cr_err why = {0};
 
-    if (is_out(p, i)) return;
+    if (cri_is_out(p, i)) return;
     if (cr_agent_look_read(p->agent[i].line.data, p->agent[i].line.num_bytes, look, &why) ==
             CR_OK &&
         look->num_models != p->needs->num_models) {
@@ -358,7 +359,7 @@ static void look(cr_preflight *p)
     p->marked_s = cr_now_s();
     for (size_t i = 0; i < p->num; i++)
         cr_agent_request_write(r, &p->question[i]);
-    ask(p, LOOK_S);
+    cri_ask(p, LOOK_S);
     for (size_t i = 0; i < p->num; i++)
         read_look(p, i);
     for (size_t i = 0; i < p->num; i++) {
@@ -379,14 +380,14 @@ static void look_again(cr_preflight *p)
     r.seconds = p->marked_s + SEEN_WITHIN_S - cr_now_s();
     if (r.seconds < 0) r.seconds = 0;
     for (size_t i = 0; i < p->num && r.mark; i++) {
-        is_asked[i] = p->node[i].has_looked && !p->node[i].look.has_mark && !is_out(p, i);
+        is_asked[i] = p->node[i].has_looked && !p->node[i].look.has_mark && !cri_is_out(p, i);
         if (is_asked[i]) cr_agent_request_write(&r, &p->question[i]);
     }
-    ask(p, LOOK_S);
+    cri_ask(p, LOOK_S);
     for (size_t i = 0; i < p->num; i++) {
         cr_agent_look again;
         cr_err why = {0};
-        if (!is_asked[i] || is_out(p, i)) continue;
+        if (!is_asked[i] || cri_is_out(p, i)) continue;
         if (cr_agent_look_read(p->agent[i].line.data, p->agent[i].line.num_bytes, &again, &why) !=
             CR_OK)
             reject(p, i, &why);
@@ -421,15 +422,15 @@ static bool has_twins(cr_preflight *p)
     for (size_t i = 0; i < p->num; i++)
         for (size_t k = 0; k < i; k++) {
             const cr_agent_look *a = &p->node[i].look, *b = &p->node[k].look;
-            if (is_out(p, i) || is_out(p, k) || a->num_addresses != b->num_addresses ||
+            if (cri_is_out(p, i) || cri_is_out(p, k) || a->num_addresses != b->num_addresses ||
                 strcmp(p->node[i].hello.host, p->node[k].hello.host) != 0 ||
                 (a->num_addresses &&
                  memcmp(a->address, b->address, a->num_addresses * sizeof *a->address) != 0))
                 continue;
             has_any = true;
-            find_fault(p, i, CRI_HOST, true,
-                       "it is the same machine as %s: name it once, with all its ranks",
-                       p->node[k].name);
+            cri_find_fault(p, i, CRI_HOST, true,
+                           "it is the same machine as %s: name it once, with all its ranks",
+                           p->node[k].name);
         }
     return has_any;
 }
@@ -444,7 +445,7 @@ static void find_networks(cr_preflight *p)
         hosts[i] = (cr_network_host){.name = p->node[i].name,
                                      .address = p->node[i].look.address,
                                      .num = p->node[i].look.num_addresses,
-                                     .is_out = is_out(p, i)};
+                                     .is_out = cri_is_out(p, i)};
         if (p->node[i].has_ranks)
             snprintf(hosts[i].named, sizeof hosts[i].named, "%s", p->hosts->host[i].address);
         else
@@ -452,11 +453,12 @@ static void find_networks(cr_preflight *p)
     }
     if (cr_networks_find(hosts, p->num, p->needs->network, &p->network, &p->num_networks, &why) !=
         CR_OK)
-        find_fault(p, p->here, CRI_LINK, true, "%s", why.msg);
+        cri_find_fault(p, p->here, CRI_LINK, true, "%s", why.msg);
     else if (p->num_networks == 0)
-        find_fault(p, p->here, CRI_LINK, true,
-                   "no IPv4 network has an address of every host (--network 10.0.0.0/16 says which "
-                   "one to use)");
+        cri_find_fault(
+            p, p->here, CRI_LINK, true,
+            "no IPv4 network has an address of every host (--network 10.0.0.0/16 says which "
+            "one to use)");
     cr_free(hosts);
 }
 
@@ -484,7 +486,7 @@ static void read_tries(cr_preflight *p, size_t i, size_t num_others)
     cr_err why = {0};
     char **tries;
 
-    if (is_out(p, i)) return;
+    if (cri_is_out(p, i)) return;
     if (cr_agent_tries_read(p->agent[i].line.data, p->agent[i].line.num_bytes, num, &tries, &why) !=
         CR_OK) {
         reject(p, i, &why);
@@ -511,10 +513,10 @@ static void try_networks(cr_preflight *p, double seconds)
     for (size_t n = 0; n < p->num_networks; n++)
         p->network[n].num_failed = 0;
     for (size_t i = 0; i < p->num; i++)
-        num_others += p->node[i].is_tried = !is_out(p, i);
+        num_others += p->node[i].is_tried = !cri_is_out(p, i);
     for (size_t i = 0; i < p->num; i++)
         if (p->node[i].is_tried) ask_connect(p, i, seconds);
-    ask(p, seconds + CLOCK_S);
+    cri_ask(p, seconds + CLOCK_S);
     for (size_t i = 0; i < p->num; i++)
         read_tries(p, i, num_others - 1);
     p->chosen = cr_networks_choose(p->network, p->num_networks);
@@ -528,7 +530,7 @@ static void connect_all(cr_preflight *p)
     try_networks(p, CONNECT_S);
     if (!p->chosen) try_networks(p, LOSSY_S);
     for (size_t n = 0; n < p->num_networks && !p->chosen; n++)
-        find_fault(
+        cri_find_fault(
             p, p->here, CRI_LINK, true,
             "%s (%s): %s; %zu pairs in all: open all TCP ports between the hosts, or look at "
             "the network",
@@ -537,185 +539,6 @@ static void connect_all(cr_preflight *p)
     if (!p->chosen) return;
     snprintf(p->hosts->address, sizeof p->hosts->address, "%s", p->chosen->address[p->here]);
     snprintf(p->hosts->subnet, sizeof p->hosts->subnet, "%s", p->chosen->cidr);
-}
-
-/* ---- links ---- */
-
-/* Who is paired with i in a round of num - 1 (num even; the circle method). */
-static size_t partner(size_t i, size_t round, size_t num)
-{
-    size_t turns = num - 1, other;
-
-    if (i == turns) return round;
-    other = (2 * round + turns - i) % turns;
-    return other == i ? turns : other;
-}
-
-static void ask_measure(cr_preflight *p, size_t from, size_t to)
-{
-    cr_agent_peer peer = {.node = (int)from, .port = p->node[from].hello.port};
-    cr_agent_request r = {.ask = CR_AGENT_MEASURE, .seconds = MEASURE_S, .to = &peer, .num_to = 1};
-
-    snprintf(peer.address, sizeof peer.address, "%s", p->chosen->address[from]);
-    cr_agent_request_write(&r, &p->question[to]);
-}
-
-/* The better of what was measured before and now. */
-static void read_rate(cr_preflight *p, size_t from, size_t to)
-{
-    cr_agent_rate *rate = &p->rate[from * p->num + to], now;
-    cr_err why = {0};
-
-    if (is_out(p, to)) return;
-    if (cr_agent_rate_read(p->agent[to].line.data, p->agent[to].line.num_bytes, &now, &why) !=
-        CR_OK) {
-        find_fault(p, to, CRI_LINK, true, "the link from %s: %s", p->node[from].name, why.msg);
-        return;
-    }
-    if (rate->latency_s <= 0 || now.latency_s < rate->latency_s) rate->latency_s = now.latency_s;
-    if (now.bytes_per_s > rate->bytes_per_s) rate->bytes_per_s = now.bytes_per_s;
-}
-
-/* Is it asked in this half of a round? First those with the lower number receive, then the others; on long links, which take
- * longer, both at once. */
-static bool is_turn(const cr_preflight *p, size_t i, size_t from, bool is_lower)
-{
-    bool is_long = p->node[i].round_trip_s > LONG_S || p->node[from].round_trip_s > LONG_S;
-
-    if (is_out(p, i) || is_out(p, from)) return false;
-    return is_long ? is_lower : (i < from) == is_lower;
-}
-
-/* In a round each host has one partner. */
-static void measure_round(cr_preflight *p, size_t round, bool is_lower)
-{
-    size_t even = p->num + p->num % 2;
-    bool *is_asked = CR_NEW_ARRAY(bool, p->num);
-
-    for (size_t i = 0; i < p->num; i++) {
-        size_t from = partner(i, round, even);
-        is_asked[i] = from < p->num && is_turn(p, i, from, is_lower);
-        if (is_asked[i]) ask_measure(p, from, i);
-    }
-    ask(p, MEASURE_LIMIT_S);
-    for (size_t i = 0; i < p->num; i++)
-        if (is_asked[i]) read_rate(p, partner(i, round, even), i);
-    cr_free(is_asked);
-}
-
-/* What the better links have: the better quartile of rates and of latencies, as one bad host of four spoils half of all links. */
-static cr_agent_rate usual_rate(const cr_preflight *p)
-{
-    size_t num = 0, all = p->num * p->num;
-    double *rates = CR_NEW_ARRAY(double, all), *latencies = CR_NEW_ARRAY(double, all);
-    cr_agent_rate usual;
-
-    for (size_t i = 0; i < all; i++)
-        if (p->rate[i].latency_s > 0) {
-            latencies[num] = p->rate[i].latency_s;
-            rates[num++] = p->rate[i].bytes_per_s;
-        }
-    if (num == 0) num = 1; /* zeros */
-    qsort(rates, num, sizeof *rates, cr_by_double);
-    qsort(latencies, num, sizeof *latencies, cr_by_double);
-    usual = (cr_agent_rate){latencies[num / 4], rates[num - 1 - num / 4]};
-    cr_free(rates);
-    cr_free(latencies);
-    return usual;
-}
-
-static bool is_slow(const cr_preflight *p, size_t from, size_t to, cr_agent_rate usual)
-{
-    const cr_agent_rate *r = cri_rate(p, from, to);
-
-    return r->latency_s > 0 && LINK_FACTOR * r->bytes_per_s < usual.bytes_per_s;
-}
-
-/* Links much worse than the others, each alone and once more: a busy moment is not a bad link. */
-static void measure_again(cr_preflight *p, cr_agent_rate usual)
-{
-    double until_s = cr_now_s() + AGAIN_S;
-
-    for (size_t from = 0; from < p->num; from++)
-        for (size_t to = 0; to < p->num && cr_now_s() < until_s; to++) {
-            if (!is_slow(p, from, to, usual) ||
-                cri_rate(p, from, to)->latency_s > LATENCY_LIMIT_S || is_out(p, from) ||
-                is_out(p, to))
-                continue;
-            ask_measure(p, from, to);
-            ask(p, MEASURE_LIMIT_S);
-            read_rate(p, from, to);
-        }
-}
-
-/* Links from and to a host; those that are slow; the fastest of them. */
-static size_t count_slow(const cr_preflight *p, size_t i, cr_agent_rate usual, size_t *num_links,
-                         cr_agent_rate *fastest)
-{
-    size_t num = 0;
-
-    *num_links = 0;
-    *fastest = (cr_agent_rate){0};
-    for (size_t k = 0; k < 2 * p->num; k++) {
-        size_t from = k < p->num ? i : k - p->num, to = k < p->num ? k : i;
-        const cr_agent_rate *r = cri_rate(p, from, to);
-        if (r->latency_s <= 0) continue;
-        ++*num_links;
-        if (!is_slow(p, from, to, usual)) continue;
-        num++;
-        if (r->bytes_per_s > fastest->bytes_per_s) *fastest = *r;
-    }
-    return num;
-}
-
-/* One warning for a host whose links are all slow, else one a link. */
-static void compare_links(cr_preflight *p, cr_agent_rate usual)
-{
-    bool *is_said = CR_NEW_ARRAY(bool, p->num);
-    char is[CRI_BYTES_TEXT], others[CRI_BYTES_TEXT];
-
-    cri_bytes(usual.bytes_per_s, others);
-    for (size_t i = 0; i < p->num; i++) {
-        size_t num_links;
-        cr_agent_rate fastest;
-        is_said[i] = count_slow(p, i, usual, &num_links, &fastest) == num_links && num_links > 2;
-        if (is_said[i])
-            find_fault(p, i, CRI_LINK, false,
-                       "its links carry %s/s at most, with %.2f ms, others %s/s with %.2f ms: look "
-                       "at its cable, its duplex and what else uses it",
-                       cri_bytes(fastest.bytes_per_s, is), 1e3 * fastest.latency_s, others,
-                       1e3 * usual.latency_s);
-    }
-    for (size_t k = 0; k < p->num * p->num; k++) {
-        size_t from = k / p->num, to = k % p->num;
-        const cr_agent_rate *r = cri_rate(p, from, to);
-        if (is_slow(p, from, to, usual) && !is_said[from] && !is_said[to])
-            find_fault(p, to, CRI_LINK, false,
-                       "the link from %s carries %s/s, others %s/s: look at cables, duplex and "
-                       "what else uses it",
-                       p->node[from].name, cri_bytes(r->bytes_per_s, is), others);
-        if (r->latency_s > LINK_FACTOR * usual.latency_s && r->latency_s > LATENCY_LIMIT_S &&
-            !is_said[from] && !is_said[to])
-            find_fault(p, to, CRI_LINK, false,
-                       "the link from %s has a latency of %.1f ms, others %.1f ms",
-                       p->node[from].name, 1e3 * r->latency_s, 1e3 * usual.latency_s);
-    }
-    cr_free(is_said);
-}
-
-/* All pairs of up to 8 hosts; of more hosts 7 partners each, spread over all. */
-static void measure_links(cr_preflight *p)
-{
-    size_t turns = p->num + p->num % 2 - 1, num = turns < ALL_PAIRS ? turns : ALL_PAIRS - 1;
-    cr_agent_rate usual;
-
-    for (size_t k = 0; k < num; k++) {
-        measure_round(p, k * turns / num, true);
-        measure_round(p, k * turns / num, false);
-    }
-    usual = usual_rate(p);
-    measure_again(p, usual);
-    compare_links(p, usual);
 }
 
 /* ---- all of it ---- */
@@ -762,7 +585,7 @@ cr_preflight *cr_preflight_make(cr_hosts *hosts, const cr_preflight_needs *needs
     end_part(p, "look");
     if (p->num > 1) connect_all(p);
     end_part(p, "connect");
-    if (p->chosen && !needs->is_brief) measure_links(p);
+    if (p->chosen && !needs->is_brief) cri_measure_links(p);
     look_again(p);
     cr_agents_stop(p->agent, p->num);
     end_part(p, "links");

@@ -1,4 +1,4 @@
-/* preflight_impl.h -- a pre-flight as its steps fill it in (preflight.c) and its forms show it (show.c). */
+/* preflight_impl.h -- a pre-flight as its steps fill it in (preflight.c, links.c) and its forms show it (show.c). */
 #ifndef CR_PREFLIGHT_IMPL_H
 #define CR_PREFLIGHT_IMPL_H
 
@@ -72,6 +72,14 @@ static inline const cr_agent_rate *cri_rate(const cr_preflight *p, size_t from, 
 {
     return &p->rate[from * p->num + to];
 }
+/* Its agent has failed or ended. */
+bool cri_is_out(const cr_preflight *p, size_t i);
+/* Every agent's questions go out, and those that have failed are findings. */
+void cri_ask(cr_preflight *p, double seconds);
+void cri_find_fault(cr_preflight *p, size_t node, cri_topic topic, bool is_error, const char *fmt,
+                    ...) CR_PRINTF(5, 6);
+/* All pairs of up to 8 hosts; of more hosts 7 partners each, spread over all. */
+void cri_measure_links(cr_preflight *p);
 /* The best of a host's instruction sets. */
 const char *cri_best_cpu(const cr_agent_look *look);
 /* "9.1 GB", "64 MB". */

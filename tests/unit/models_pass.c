@@ -750,45 +750,6 @@ static void wrong_ids_are_sentences(void **state)
     model_bench_close(&b);
 }
 
-static void init_is_the_same_for_every_cut(void **state)
-{
-    bench b = bench_open(families[1], CR_F32);
-    cr_param *p = b.model->params[0];
-    float *whole = CR_NEW_ARRAY(float, p->num_elems), part[64];
-
-    (void)state;
-    cr_param_init(b.model, p, 11, 0, p->num_elems, whole);
-    for (int64_t begin = 0; begin < p->num_elems; begin += 13) {
-        int64_t end = begin + 13 < p->num_elems ? begin + 13 : p->num_elems;
-        cr_param_init(b.model, p, 11, begin, end, part);
-        assert_memory_equal(part, whole + begin, (size_t)(end - begin) * sizeof *part);
-    }
-    cr_free(whole);
-    model_bench_close(&b);
-}
-
-/* More than one core fills them, where there is one. */
-static void init_of_many_elements_is_that_of_few(void **state)
-{
-    enum { NUM = 50001, PART = 7, FIRST = 3 };
-    bench b = bench_open(families[1], CR_F32);
-    cr_param many = *b.model->params[1];
-    float *whole = CR_NEW_ARRAY(float, NUM), part[PART];
-
-    (void)state;
-    many.num_elems = NUM;
-    many.init = CR_INIT_NORMAL;
-    many.init_std = 1;
-    cr_param_init(b.model, &many, 11, FIRST, NUM, whole + FIRST);
-    for (int64_t begin = FIRST; begin < NUM; begin += PART) {
-        int64_t end = begin + PART < NUM ? begin + PART : NUM;
-        cr_param_init(b.model, &many, 11, begin, end, part);
-        assert_memory_equal(part, whole + begin, (size_t)(end - begin) * sizeof *part);
-    }
-    cr_free(whole);
-    model_bench_close(&b);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -802,8 +763,6 @@ int main(void)
         cmocka_unit_test(cached_rows_equal_packed_rows),
         cmocka_unit_test(hooks_are_balanced_even_without_tokens),
         cmocka_unit_test(wrong_ids_are_sentences),
-        cmocka_unit_test(init_is_the_same_for_every_cut),
-        cmocka_unit_test(init_of_many_elements_is_that_of_few),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
