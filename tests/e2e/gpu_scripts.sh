@@ -6,7 +6,7 @@ log=$tmp/out
 refused() { # TEXT COMMAND ..: exit code 2, and TEXT
     local text=$1 code=0
     shift
-    timeout 60 env -u CUDA_HOME PATH=$tmp:$PATH "$@" >$log 2>&1 </dev/null || code=$?
+    timeout $deadline env -u CUDA_HOME PATH=$tmp:$PATH "$@" >$log 2>&1 </dev/null || code=$?
     [ $code = 2 ] && grep -q -- "$text" $log || fail "$*: exit code $code"
 }
 printf '#!/bin/sh\necho "Cuda compilation tools, release 12.4, V12.4.131"\n' >$tmp/nvcc

@@ -12,7 +12,7 @@ fail() { echo "FAILED: $*"; tail -c 3000 $tmp/err; exit 1; }
 expect() {
     local name=$1 code=0
     shift
-    timeout 60 "$CROLL" "$@" >$tmp/out 2>$tmp/err || code=$?
+    timeout 120 "$CROLL" "$@" >$tmp/out 2>$tmp/err || code=$?
     [ $code = 0 ] || [ $code = 2 ] || fail "$name: croll $*: exit code $code"
     ! grep -q "Sanitizer\|runtime error" $tmp/err || fail "$name: croll $*"
     [ $code = 0 ] || [ -s $tmp/err ] || [ -s $tmp/out ] || fail "$name: croll $*: exit code 2 without a word"

@@ -69,7 +69,7 @@ judge_has_effect() { # in the plan, which is the program's
 if ! grep -q gpu_memory_utilization $log && ! judge_has_effect; then
     never README.md '[Aa] key that is accepted and has no effect says so' "gpu_memory_utilization of a judge has none, and nothing says so"
 fi
-code timeout 60 "$CROLL" serve $model --listen 127.0.0.1:0 training_args.learning_rate=3
+code timeout $deadline "$CROLL" serve $model --listen 127.0.0.1:0 training_args.learning_rate=3
 [ $code = 2 ] || never README.md '[Aa] key that is accepted and has no effect says so' "croll serve takes training_args.learning_rate"
 
 # clients of a service: one of them needs a package
@@ -86,7 +86,7 @@ update() { # KEY OPTION ..: status and code of an update
     "$CROLL" serve $model --listen 127.0.0.1:0 --port-file $tmp/port --access-log none "$@" >$tmp/ready 2>$log &
     server=$!
     until_true "grep -q ^ready $tmp/ready || ! kill -0 $server 2>/dev/null"
-    status=$(curl -sS -m 20 -o $tmp/body -w '%{http_code}' ${key:+-H "X-Api-Key: $key"} -d '{"model_path":"/nope"}' \
+    status=$(curl -sS -m $deadline -o $tmp/body -w '%{http_code}' ${key:+-H "X-Api-Key: $key"} -d '{"model_path":"/nope"}' \
         http://127.0.0.1:$(cat $tmp/port)/update_weights_from_disk 2>>$log) || true
     kill -9 $server 2>/dev/null
     wait $server 2>/dev/null || true

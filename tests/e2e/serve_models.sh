@@ -27,7 +27,7 @@ def post(path, body):
         return json.load(answer), answer.headers["x-croll-weights"]
 def code(path, body=None):
     try:
-        urllib.request.urlopen(urllib.request.Request(url + path, body and json.dumps(body).encode()), timeout=20)
+        urllib.request.urlopen(urllib.request.Request(url + path, body and json.dumps(body).encode()), timeout=120)
     except urllib.error.HTTPError as e:
         return e.code, json.load(e)["error"]["code"]
     return 200, None
@@ -110,7 +110,7 @@ for ranks in "" "device_mapping=list(range(0,2)) --score-only"; do
     launch a=$tmp/home/model b=$tmp/other --access-log none model_args.dtype=fp32 $ranks
     [ $(grep -c '^ready: [ab], weights' $tmp/out) = 2 ] || fail "$(cat $tmp/out)"
     python3 $tmp/client.py $url $tmp "$CROLL" $ranks || fail "$ranks: $(cat $tmp/err)"
-    [ -z "$has_node$ranks" ] || [ -n "$ranks" ] || { curl -sS -m 10 $url/ >$tmp/page.html && timeout 120 node $tmp/page.js $url $tmp/page.html b; } || fail "the page"
+    [ -z "$has_node$ranks" ] || [ -n "$ranks" ] || { curl -sS -m $deadline $url/ >$tmp/page.html && timeout 120 node $tmp/page.js $url $tmp/page.html b; } || fail "the page"
     stop
 done
 echo "done"

@@ -23,7 +23,7 @@ import json, socket, sys, threading
 body = json.dumps({"prompt": [[(7 * i + t) % 250 for t in range(250)] for i in range(400)], "max_tokens": 0, "prompt_logprobs": 0}).encode()
 def one():
     s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-    s.settimeout(30)
+    s.settimeout(120)
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     try: head = s.makefile("rb").read()[:12]
     except OSError as e: head = repr(e).encode()
@@ -45,7 +45,7 @@ answered() {
 # log-probs on both ranks, samples on rank 0; keys are read again; SIGTERM drains
 printf 'a key-a score,generate\n' >$tmp/keys
 on_two --keys $tmp/keys
-post() { curl -sS -m 20 -H 'X-Api-Key: key-b' -d "$1" http://127.0.0.1:$port/v1/completions; }
+post() { curl -sS -m $deadline -H 'X-Api-Key: key-b' -d "$1" http://127.0.0.1:$port/v1/completions; }
 printf 'b key-b score,generate\n' >$tmp/keys
 kill -HUP $server
 until_true 'grep -q "read again" $tmp/err'

@@ -16,7 +16,7 @@ get() { curl -sS -m 60 http://127.0.0.1:$(cat $tmp/port)$1; }
 refuse() {
     local pattern=$1 code=0
     shift
-    timeout 30 "$CROLL" serve "$@" --listen 127.0.0.1:0 --access-log none >$tmp/out 2>$tmp/err || code=$?
+    timeout $deadline "$CROLL" serve "$@" --listen 127.0.0.1:0 --access-log none >$tmp/out 2>$tmp/err || code=$?
     [ $code = 2 ] && tail -n 1 $tmp/err | grep -q -- "$pattern" || fail "$*: exit code $code, no $pattern"
 }
 two='device_mapping=list(range(0,2))'
