@@ -71,6 +71,11 @@ static void become_zygote(slot *s, int control, int filter, int harness)
     int null = open("/dev/null", O_RDWR),
         fds[] = {null, null, s->message_fd, control, filter, harness};
 
+    if (null < 0) {
+        dprintf(s->message_fd, "cannot open /dev/null there: %s (its mode has to be 0666)",
+                strerror(errno));
+        _exit(70);
+    }
     snprintf(numbers[0], sizeof numbers[0], "%lld", (long long)a->limits.files_bytes);
     snprintf(numbers[1], sizeof numbers[1], "%lld", (long long)a->limits.memory_bytes);
     snprintf(numbers[2], sizeof numbers[2], "%d", a->limits.num_processes);

@@ -34,8 +34,7 @@ static void list_added(cri_added_list *list, const cri_added *added, const char 
                        size_t num_bytes)
 {
     if (num_bytes == 0) return; /* normalised away: it never matches */
-    list->added =
-        cr_realloc(list->added, list->num * sizeof *added, (list->num + 1) * sizeof *added);
+    list->added = cr_grow(list->added, list->num, &list->capacity, sizeof *added);
     list->added[list->num] = *added;
     list->added[list->num].text = cr_strndup(text, num_bytes);
     list->added[list->num++].num_bytes = num_bytes;

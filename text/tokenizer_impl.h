@@ -66,7 +66,7 @@ typedef struct cri_added {
 /* Sorted by text. */
 typedef struct cri_added_list {
     cri_added *added;
-    size_t num;
+    size_t num, capacity;
 } cri_added_list;
 
 typedef struct cri_piece {

@@ -19,6 +19,8 @@ def failed(error):
 class Function:
     def __init__(self, module, text):
         self.name, _, weight = text.partition("=")
+        if not callable(getattr(module, self.name, None)):
+            sys.exit(f"{module.__file__} has no function {self.name}")
         self.weight, self.function, self.waiting, self.work = float(weight or 1), getattr(module, self.name), [], None
         parameters = list(inspect.signature(self.function).parameters.values())
         self.names = {p.name for p in parameters}

@@ -123,7 +123,7 @@ refused() { # FUNCTION PATTERN
 }
 echo 'def reward(:' >$tmp/syntax.py
 refused lacks 'lacks asks for colour; a row has id, probe, prompt, ground_truth'
-refused nothing "has no attribute 'nothing'"
+refused nothing "bad.py has no function nothing"
 refused reward 'SyntaxError' syntax.py
 refused reward "No such file or directory: '.*absent.py'" absent.py
 

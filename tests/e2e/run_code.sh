@@ -143,6 +143,10 @@ job interpreter "${keys[@]}" rewards.math_rule.interpreter=python-7
 [ $code = 2 ] && grep -q "rewards.math_rule: the interpreter python-7 cannot be used" $log || fail "interpreter: exit code $code"
 head -n 1 $tmp/far.jsonl | unshare -Ur sh -c "echo 0 >/proc/sys/user/max_user_namespaces; exec '$CROLL' score code" >$tmp/out 2>$log && fail "no namespaces, but no error"
 grep -q "the kernel forbids it" $log && [ ! -s $tmp/out ] || fail "no namespaces: no reason"
+if unshare -m true 2>/dev/null && mknod -m 600 $tmp/null c 1 3; then # a host whose /dev/null is not for everyone
+    unshare -m bash -c 'mount --bind '$tmp/null' /dev/null && exec "$@"' x "$CROLL" score code <$tmp/far.jsonl >$tmp/out 2>$log && fail "no /dev/null, but no error"
+    grep -q "cannot open /dev/null there: Permission denied" $log || fail "no /dev/null: no reason: $(cat $log)"
+fi
 "$CROLL" config configs/quickstart/rlvr.yaml pretrain=$tmp "rewards.math_rule={worker_cls: CodeSandboxRewardWorker, sandbox: none}" 2>&1 >/dev/null |
     grep -q "warning: .*sandbox: none" || fail "sandbox: none without a warning"
 echo ok

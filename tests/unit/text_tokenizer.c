@@ -155,6 +155,26 @@ static void added_tokens(void **state)
     cr_tokenizer_close(t);
 }
 
+/* Many added tokens: each is copied once, and not again with all that follow (which would take hours). */
+static void many_added_tokens(void **state)
+{
+    enum { NUM = 300000 };
+    cr_buf json = {0};
+    cr_tokenizer *t;
+    cr_err err;
+
+    (void)state;
+    cr_buf_adds(&json, "{\"model\":{\"type\":\"BPE\"," VOCAB "},\"added_tokens\":[");
+    for (int i = 0; i < NUM; i++)
+        cr_buf_addf(&json, "%s{\"id\":%d,\"content\":\"<%d>\",\"normalized\":false}", i ? "," : "",
+                    i + 3, i);
+    cr_buf_adds(&json, "]}");
+    if (parse(json.data, json.num_bytes, &t, &err) != CR_OK) fail_msg("%s", err.msg);
+    check_ids(t, "a<299999>b<7>", 13, true, (const int32_t[]){0, NUM + 2, 1, 10}, 4);
+    cr_buf_free(&json);
+    cr_tokenizer_close(t);
+}
+
 /* Thirty normalizers, each of which doubles every a: refused, not 2^30 of them. */
 static void growth(void **state)
 {
@@ -266,8 +286,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(given_encodings), cmocka_unit_test(byte_fallback),
-        cmocka_unit_test(added_tokens),    cmocka_unit_test(growth),
-        cmocka_unit_test(bad_files),       cmocka_unit_test(mutations),
+        cmocka_unit_test(added_tokens),    cmocka_unit_test(many_added_tokens),
+        cmocka_unit_test(growth),          cmocka_unit_test(bad_files),
+        cmocka_unit_test(mutations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
