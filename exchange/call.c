@@ -156,6 +156,11 @@ static void refuse(const char *verb, const char *text, cr_err *err)
                 "Redis takes no more (%s): make room on the disk of its append-only file, then "
                 "resume_from_checkpoint=true goes on",
                 text + 8);
+    else if (strstr(text, "instance state changed") || strncmp(text, "READONLY ", 9) == 0)
+        cr_fail(err, CR_EIO,
+                "the Redis server is a replica of another one now (%s): after a failover "
+                "exchange.url has to name the new master; resume_from_checkpoint=true goes on",
+                text);
     else if (strncmp(text, "NOGROUP ", 8) == 0 || strncmp(text, "UNBLOCKED ", 10) == 0)
         cr_fail(err, CR_EIO,
                 "the run's keys are no longer in Redis (%s): FLUSHALL, FLUSHDB, DEL or an eviction "

@@ -522,7 +522,7 @@ cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, 
 {
     cr_buf data = {0};
     bool is_there = false;
-    int64_t status;
+    int64_t status = CR_OK;
     int world_rank = run->layout.role[request->role].first + request->rank;
     char who[WHO_BYTES];
     double until_s = cr_now_s() + run->config->rpc_timeout;
@@ -538,8 +538,10 @@ cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, 
                                      (long long)run->step, name_of(run, world_rank, who),
                                      cr_ask_name(request->ask), run->config->rpc_timeout));
     }
-    CR_TRY_GOTO(out, cr_record_unpack(data.data, data.num_bytes, reply, err));
-    CR_TRY_GOTO(out, cr_record_get_int(reply, CR_FIELD_STATUS, &status, err));
+    if (cr_record_unpack(data.data, data.num_bytes, reply, err) == CR_OK)
+        cr_note(cr_record_get_int(reply, CR_FIELD_STATUS, &status, err));
+    CR_TRY_GOTO(out, cr_fail_add(err, "step %lld: the reply of %s to %s", (long long)run->step,
+                                 name_of(run, world_rank, who), cr_ask_name(request->ask)));
     if (status == CR_EPEER) CR_TRY_GOTO(out, wait_for_cause(run, err));
     if (status != CR_OK) CR_TRY_GOTO(out, fail_as(run, request, reply, (cr_status)status, err));
     run->has_begun = true;

@@ -400,17 +400,40 @@ static cr_status no_sample_came(const collector *c, cr_err *err)
                    (long long)c->args->step, config->rpc_timeout, c->num_done, c->num);
 }
 
+/* A sample whose row is gone never comes: reward workers take it for one of a step that is over. */
+static cr_status look_for_row(const collector *c, cr_err *err)
+{
+    bool is_there = true;
+
+    for (size_t i = 0; i < c->num; i++) {
+        if (c->flights[i].num_come == c->args->group_size) continue;
+        CR_TRY(cr_rows_has(c->run->x, c->flights[i].samples[0].id, &is_there, err));
+        break;
+    }
+    if (is_there) return CR_OK;
+    return cr_fail(err, CR_EIO,
+                   "step %lld: the run's keys are no longer in Redis (rows of prompts are gone): "
+                   "FLUSHALL, FLUSHDB, DEL or an eviction has removed them; "
+                   "resume_from_checkpoint=true goes on",
+                   (long long)c->args->step);
+}
+
 static cr_status collect(collector *c, cr_err *err)
 {
-    double came_s;
+    const double look_s = 5;
+    double came_s, looked_s;
 
     CR_TRY(ask_all(c, err));
     CR_TRY(cr_exchange_flush(c->run->x, err));
-    came_s = cr_now_s();
+    came_s = looked_s = cr_now_s();
     while (c->num_done < c->num) {
         size_t num;
         CR_TRY(take(c, &num, err));
-        if (num) came_s = cr_now_s();
+        if (num) came_s = looked_s = cr_now_s();
+        if (cr_now_s() - looked_s > look_s) {
+            CR_TRY(look_for_row(c, err));
+            looked_s = cr_now_s();
+        }
         CR_TRY(cr_run_watch(c->run, err));
         if (cr_now_s() - came_s > c->run->config->rpc_timeout) return no_sample_came(c, err);
         if (c->run->view)

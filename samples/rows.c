@@ -28,6 +28,19 @@ void cr_rows_clear(cr_exchange *x)
     cr_table_clear(x, CR_TABLE_ROWS);
 }
 
+cr_status cr_rows_has(cr_exchange *x, uint64_t first, bool *is_there, cr_err *err)
+{
+    char text[CR_SAMPLE_NAME];
+    const char *name = text;
+    cr_buf found = {0};
+
+    cr_sample_name(first, 0, /*is_second=*/false, text);
+    cr_note(cr_table_get(x, CR_TABLE_ROWS, &name, 1, &found, err));
+    *is_there = found.num_bytes > 0;
+    cr_buf_free(&found);
+    return err->status;
+}
+
 static struct cr_rows_item *find(const cr_rows *rows, uint64_t first)
 {
     for (size_t i = 0; i < rows->num; i++)

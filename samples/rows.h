@@ -13,6 +13,8 @@ CR_MUST cr_status cr_rows_put(cr_exchange *x, uint64_t first, const cr_prompt_ro
                               cr_err *err);
 /* The step is over; with the next command. */
 void cr_rows_clear(cr_exchange *x);
+/* Is the row of this group in the table? Only others' commands take it out before the step is over. */
+CR_MUST cr_status cr_rows_has(cr_exchange *x, uint64_t first, bool *is_there, cr_err *err);
 
 /* Rows that were looked up. {0}: none. Free with cr_rows_free. */
 typedef struct cr_rows {

@@ -47,7 +47,10 @@ disturbed() {
     (job $1 "${shared[@]}" max_steps=100000; exit $code) & run=$!
     steps $1 1
     prefix=$(sed 's/.*"prefix": *"\([^"]*\)".*/\1/' $tmp/$1/exchange/owner.json)
-    printf '%s\n' "$3" | sed "s/PREFIX/$prefix/" | redis-cli -p $port >/dev/null
+    while # again if need be: what it takes away may not be there yet
+        printf '%s\n' "$3" | sed "s/PREFIX/$prefix/" | redis-cli -p $port >/dev/null
+        [ $1 = rows ] && kill -0 $run 2>/dev/null
+    do sleep 1; done
     code=0
     wait $run || code=$?
     log=$tmp/$1.log
@@ -55,5 +58,8 @@ disturbed() {
     nothing_left $1
 }
 disturbed junk 'a record does not begin with CRR1' 'XADD PREFIXs:cmd:actor_infer:1 * id junk d junk'
+disturbed rows "the run's keys are no longer in Redis (rows of prompts are gone)" 'DEL PREFIXt:rows'
+disturbed replica 'the Redis server is a replica of another one now' 'REPLICAOF 127.0.0.1 1'
+redis-cli -p $port REPLICAOF NO ONE >/dev/null
 disturbed password 'it wants a password\|it refused the user or password' $'CONFIG SET requirepass other\nCLIENT KILL TYPE normal SKIPME yes'
 echo ok
