@@ -82,7 +82,7 @@ chmod 600 $tmp/keys
 update() { # KEY OPTION ..: status and code of an update
     local key=$1 server status
     shift
-    rm -f $tmp/port
+    rm -f $tmp/port $tmp/ready # the one of the service before must not be taken for this one's
     "$CROLL" serve $model --listen 127.0.0.1:0 --port-file $tmp/port --access-log none "$@" >$tmp/ready 2>$log &
     server=$!
     until_true "grep -q ^ready $tmp/ready || ! kill -0 $server 2>/dev/null"
