@@ -14,7 +14,7 @@ new='openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -days 
 port=$(port_pair)
 redis-server --port $port --tls-port $((port + 1)) --bind 127.0.0.1 --tls-cert-file $tmp/cert.pem --tls-key-file $tmp/key.pem \
     --tls-ca-cert-file $tmp/ca.pem --tls-auth-clients no --save "" --requirepass admin --logfile $tmp/redis.log \
-    --user trainer on ">s3cretword" "~croll:*" "~mine:*" +@all &
+    --user trainer on ">s3cretword" "~croll:*" "~mine:*" $(sed -n '/^ACL SETUSER/,/^```/p' docs/exchange.md | grep -o '+[a-z]*') &
 tell() { redis-cli -p $port --user default --pass admin --no-auth-warning "$@"; }
 until_true '[ "$(tell ping 2>/dev/null)" = PONG ]'
 tell set croll:foreign 1 >/dev/null
