@@ -13,6 +13,7 @@
 #include "commands/worker.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
+#include "kernels/sampling_ranges.h"
 #include "mesh/collectives.h"
 
 #include <math.h>
@@ -515,7 +516,10 @@ static int run(int argc, char **argv)
 {
     ask a = {0};
     cr_hosts_args hosts = {NULL, NULL};
-    options o = {.temperature = NAN,
+    options o = {.presence_penalty = CR_DEFAULT_OF(CR_PRESENCE_PENALTY),
+                 .frequency_penalty = CR_DEFAULT_OF(CR_FREQUENCY_PENALTY),
+                 .min_new_tokens = CR_DEFAULT_OF(CR_MIN_NEW_TOKENS),
+                 .temperature = NAN,
                  .top_p = NAN,
                  .repetition_penalty = NAN,
                  .max_new_tokens = NOT_GIVEN,
@@ -525,24 +529,31 @@ static int run(int argc, char **argv)
         {"prompt", CR_OPT_STRING, &o.prompt, "TEXT",
          "one prompt as it is, without chat template, instead of lines on stdin"},
         {"max-new-tokens", CR_OPT_INT, &o.max_new_tokens, "N",
-         "most tokens of an answer (generating_args.max_new_tokens, 8192)"},
+         "most tokens of an answer (generating_args.max_new_tokens, " CR_DEFAULT_TEXT(
+             CR_MAX_NEW_TOKENS) ")"},
         {"min-new-tokens", CR_OPT_INT, &o.min_new_tokens, "N",
-         "no end of text and no stop text before (0)"},
+         "no end of text and no stop text before (" CR_DEFAULT_TEXT(CR_MIN_NEW_TOKENS) ")"},
         {"temperature", CR_OPT_DOUBLE, &o.temperature, "T",
-         "divides the logits; 0: greedy (generating_args.temperature, 0.95)"},
+         "divides the logits; 0: greedy (generating_args.temperature, " CR_DEFAULT_TEXT(
+             CR_TEMPERATURE) ")"},
         {"top-p", CR_OPT_DOUBLE, &o.top_p, "P",
          "draw from the fewest tokens that hold this much probability; 1: from all "
-         "(generating_args.top_p, 0.7)"},
+         "(generating_args.top_p, " CR_DEFAULT_TEXT(CR_TOP_P) ")"},
         {"top-k", CR_OPT_INT, &o.top_k, "K",
-         "draw from the K likeliest tokens; 0: from all (generating_args.top_k, 50)"},
+         "draw from the K likeliest tokens; 0 and -1: from all "
+         "(generating_args.top_k, " CR_DEFAULT_TEXT(CR_TOP_K) ")"},
         {"repetition-penalty", CR_OPT_DOUBLE, &o.repetition_penalty, "R",
-         "weakens tokens that were there before; 1: off (generating_args.repetition_penalty, 1)"},
+         "weakens tokens that were there before; 1: off "
+         "(generating_args.repetition_penalty, " CR_DEFAULT_TEXT(CR_REPETITION_PENALTY) ")"},
         {"presence-penalty", CR_OPT_DOUBLE, &o.presence_penalty, "P",
-         "subtracted from the logits of tokens that the answer has (0)"},
+         "subtracted from the logits of tokens that the answer has (" CR_DEFAULT_TEXT(
+             CR_PRESENCE_PENALTY) ")"},
         {"frequency-penalty", CR_OPT_DOUBLE, &o.frequency_penalty, "F",
-         "the same for each time that it has the token (0)"},
+         "the same for each time that it has the token (" CR_DEFAULT_TEXT(
+             CR_FREQUENCY_PENALTY) ")"},
         {"n", CR_OPT_INT, &o.num, "N",
-         "completions a prompt (generating_args.num_return_sequences, 1)"},
+         "completions a prompt (generating_args.num_return_sequences, " CR_DEFAULT_TEXT(
+             CR_NUM_SAMPLES) ")"},
         {"seed", CR_OPT_INT, &o.seed, "SEED", "another seed, other draws (0)"},
         {"stop", CR_OPT_LIST, &o.stop, "TEXT",
          "end an answer at this text; may be given again (generating_args.stop_strings)"},

@@ -3,6 +3,7 @@
  * Names are ROLL's; croll's own say so. Words of choices are in the order of their enum (choices.h).
  */
 #include "configs/schema.h"
+#include "kernels/sampling_ranges.h"
 
 #define B(block, name, standard, who)                        \
     {                                                        \
@@ -31,6 +32,11 @@
 #define READ(block, name, type, standard, who)           \
     {                                                    \
         block, name, type, standard, NULL, CRI_READ, who \
+    }
+/* range: a row of kernels/sampling_ranges.h */
+#define RANGED(name, type, range, who)                                                             \
+    {                                                                                              \
+        "generating_args", name, type, CR_DEFAULT_TEXT(range), CR_RANGE_TEXT(range), CRI_READ, who \
     }
 #define LATER(block, name, type, standard, range)           \
     {                                                       \
@@ -397,16 +403,16 @@ const cri_key cri_keys[] = {
     DEAD("data_args", "interleave_probs"),
 
     B("generating_args", "do_sample", "true", "engine"),
-    R("generating_args", "temperature", "1.0", "0", "engine"),
-    R("generating_args", "top_p", "1.0", "0", "engine"),
-    I("generating_args", "top_k", "-1", "-1", "engine"),
-    R("generating_args", "min_p", "0", "0", "engine"),
+    RANGED("temperature", CRI_REAL, CR_TEMPERATURE, "engine"),
+    RANGED("top_p", CRI_REAL, CR_TOP_P, "engine"),
+    RANGED("top_k", CRI_INT, CR_TOP_K, "engine"),
+    RANGED("min_p", CRI_REAL, CR_MIN_P, "engine"),
     LATER("generating_args", "num_beams", CRI_INT, "1", NULL),
     NONE("generating_args", "max_length", "max_new_tokens says how long an answer may be"),
-    I("generating_args", "max_new_tokens", "8192", "1", "croll generate"),
-    R("generating_args", "repetition_penalty", "1.0", "0.000001", "engine"),
+    RANGED("max_new_tokens", CRI_INT, CR_MAX_NEW_TOKENS, "croll generate"),
+    RANGED("repetition_penalty", CRI_REAL, CR_REPETITION_PENALTY, "engine"),
     NONE("generating_args", "length_penalty", "only beam search reads it"),
-    I("generating_args", "num_return_sequences", "1", "1", "croll generate"),
+    RANGED("num_return_sequences", CRI_INT, CR_NUM_SAMPLES, "croll generate"),
     READ("generating_args", "stop_strings", CRI_TEXTS, NULL, "engine"),
     B("generating_args", "include_stop_str_in_output", "true", "engine"),
     NONE("generating_args", "logprobs", "the log-prob of every token is kept"),

@@ -1,6 +1,7 @@
 /* worker.c -- a worker block: its models, its training, its strategy and its devices. */
 #include "base/hub.h"
 #include "configs/bind.h"
+#include "kernels/sampling_ranges.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,14 +24,6 @@ static cr_choice_dtype dtype_of(const char *block, const cr_node *map, const cha
     return dtype;
 }
 
-static void check_share(const cr_node *g, const char *key, bool is_right, const char *range,
-                        cr_diagnostics *d)
-{
-    if (!is_right)
-        cr_diagnose(d, CR_ERROR, cr_node_get(g, key)->place, "%s: a number %s is expected, not %g",
-                    key, range, cri_real_of(g, key));
-}
-
 void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnostics *d)
 {
     out->temperature = cri_flag_of(g, "do_sample") ? cri_real_of(g, "temperature") : 0;
@@ -42,9 +35,10 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnosti
     out->num_return_sequences = cri_int_of(g, "num_return_sequences");
     out->stop_strings = cri_texts_of(g, "stop_strings", &out->num_stop_strings);
     out->include_stop_str_in_output = cri_flag_of(g, "include_stop_str_in_output");
-    check_share(g, "top_p", (float)out->top_p > 0 && out->top_p <= 1, "above 0 and of at most 1",
-                d);
-    check_share(g, "min_p", out->min_p <= 1, "of at most 1", d);
+    if (out->temperature != 0 && !((float)out->temperature >= CR_MIN_TEMPERATURE))
+        cr_diagnose(d, CR_ERROR, cr_node_get(g, "temperature")->place,
+                    "temperature: 0 (greedy) or a number of at least %g is expected, not %g",
+                    (double)CR_MIN_TEMPERATURE, out->temperature);
 }
 
 static void bind_training(const cr_node *block, cr_training_args *t, cr_diagnostics *d)

@@ -1,5 +1,6 @@
 /* engine.c -- see engine.h and engine_impl.h: life, requests and what comes of them. */
 #include "engine/engine_impl.h"
+#include "kernels/sampling_ranges.h"
 
 #include <math.h>
 #include <string.h>
@@ -264,34 +265,39 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
 
 /* ---- requests ---- */
 
-#define MOST_TEMPERATURE 1e6
-
 bool cr_generating_has_filter(const cr_generating *how)
 {
     return how->temperature > 0 && (how->top_k > 0 || how->top_p < 1 || how->min_p > 0);
 }
 
+static cr_status check_range(const char *name, double x, double min, double max, cr_err *err)
+{
+    if (x >= min && x <= max) return CR_OK;
+    return cr_fail(err, CR_EARG, "%s is %.9g, expected %.9g to %.10g", name, x, min, max);
+}
+#define CHECK_WHOLE(name, x, range) \
+    check_range(name, (double)(x), CR_MIN_OF(range), CR_MAX_OF(range), err)
+/* x is a float, so are its bounds */
+#define CHECK_REAL(name, x, range)                                  \
+    check_range(name, (double)(x), (double)(float)CR_MIN_OF(range), \
+                (double)(float)CR_MAX_OF(range), err)
+
 cr_status cr_generating_check(const cr_generating *how, cr_err *err)
 {
-    if (how->max_new_tokens < 1)
-        return cr_fail(err, CR_EARG, "max_new_tokens is %lld, expected 1 or more",
-                       (long long)how->max_new_tokens);
-    if (how->temperature != 0 &&
-        !(how->temperature >= CR_LEAST_TEMPERATURE && how->temperature <= MOST_TEMPERATURE))
-        return cr_fail(err, CR_EARG, "temperature is %g, expected 0 or %g to %g",
-                       (double)how->temperature, (double)CR_LEAST_TEMPERATURE, MOST_TEMPERATURE);
-    if (!(how->top_p > 0 && how->top_p <= 1) || !(how->min_p >= 0 && how->min_p <= 1))
-        return cr_fail(err, CR_EARG,
-                       "top_p is %g and min_p %g, expected 0 < top_p <= 1, 0 <= min_p <= 1",
-                       (double)how->top_p, (double)how->min_p);
-    if (!(how->repetition_penalty > 0 && isfinite(how->repetition_penalty)))
-        return cr_fail(err, CR_EARG, "repetition_penalty is %g, expected more than 0",
-                       (double)how->repetition_penalty);
+    CR_TRY(CHECK_WHOLE("max_new_tokens", how->max_new_tokens, CR_MAX_NEW_TOKENS));
+    CR_TRY(CHECK_WHOLE("min_new_tokens", how->min_new_tokens, CR_MIN_NEW_TOKENS));
+    CR_TRY(CHECK_REAL("temperature", how->temperature, CR_TEMPERATURE));
+    if (how->temperature != 0 && how->temperature < CR_MIN_TEMPERATURE)
+        return cr_fail(err, CR_EARG, "temperature is %g, expected 0 or at least %g",
+                       (double)how->temperature, (double)CR_MIN_TEMPERATURE);
+    CR_TRY(CHECK_REAL("top_p", how->top_p, CR_TOP_P));
+    CR_TRY(CHECK_REAL("min_p", how->min_p, CR_MIN_P));
+    CR_TRY(CHECK_WHOLE("top_k", how->top_k, CR_TOP_K));
+    CR_TRY(CHECK_REAL("repetition_penalty", how->repetition_penalty, CR_REPETITION_PENALTY));
+    CR_TRY(CHECK_REAL("presence_penalty", how->edits.presence, CR_PRESENCE_PENALTY));
+    CR_TRY(CHECK_REAL("frequency_penalty", how->edits.frequency, CR_FREQUENCY_PENALTY));
     if (how->num_top < 0)
         return cr_fail(err, CR_EARG, "the %lld most likely ids", (long long)how->num_top);
-    if (!isfinite(how->edits.presence) || !isfinite(how->edits.frequency))
-        return cr_fail(err, CR_EARG, "presence penalty %g and frequency penalty %g are no numbers",
-                       (double)how->edits.presence, (double)how->edits.frequency);
     return CR_OK;
 }
 

@@ -146,7 +146,6 @@ typedef struct cr_word_edits {
     size_t num_allowed, num_banned;  /* num_allowed 0: all are allowed */
 } cr_word_edits;
 
-#define CR_LEAST_TEMPERATURE 1e-6f /* below it logits that are divided by it are no numbers */
 /* How one row is drawn from, in the order of Hugging Face's processors and of vLLM: bias, penalty on the ids of
  * `history` (z < 0: z p, else z / p; once an id), frequency and presence penalties on the ids of history[1], allowed and
  * banned ids, temperature, top_k with ties, top_p (the fewest ids, largest first, then by id), min_p, and one draw

@@ -3,6 +3,7 @@
  * An operation `x` of the list (ops.h) has one function here, check_x: it refuses arguments that no
  * device can work with, and says how many rows or elements there are and what they cost. */
 #include "kernels/kernels_impl.h"
+#include "kernels/sampling_ranges.h"
 
 /* Of one call. */
 typedef struct work {
@@ -337,7 +338,7 @@ static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
     *w = cells(has_work ? a->num_rows : 0, a->vocab_size, 0, sizeof(float));
     for (int64_t r = 0; r < a->num_rows; r++) {
         const cr_draw_row *row = &a->rows[r];
-        if (!(row->temperature == 0 || row->temperature >= CR_LEAST_TEMPERATURE) ||
+        if (!(row->temperature == 0 || row->temperature >= CR_MIN_TEMPERATURE) ||
             !(row->penalty > 0))
             return cr_fail(err, CR_EARG, "draw: row %lld has temperature %g, penalty %g",
                            (long long)r, (double)row->temperature, (double)row->penalty);

@@ -1,5 +1,6 @@
 /* fields.c -- the tables of fields of every route (see fields.h). */
 #include "serve/fields.h"
+#include "kernels/sampling_ranges.h"
 
 #include <string.h>
 
@@ -10,7 +11,11 @@
 /* clang-format off */
 #define FLAG(name, at, help)                  {name, CRI_BUILT, CRI_FLAG, at, 0, 0, NULL, NULL, help}
 #define INTEGER(name, at, least, most, help)  {name, CRI_BUILT, CRI_INTEGER, at, least, most, NULL, NULL, help}
-#define NUMBER(name, at, least, most, help)   {name, CRI_BUILT, CRI_NUMBER, at, least, most, NULL, NULL, help}
+/* range: a row of kernels/sampling_ranges.h */
+#define INTEGER_IN(name, at, range, help)     {name, CRI_BUILT, CRI_INTEGER, at, CR_MIN_OF(range), CR_MAX_OF(range), NULL, NULL, \
+                                               help "; default " CR_DEFAULT_TEXT(range)}
+#define NUMBER_IN(name, at, range, help)      {name, CRI_BUILT, CRI_NUMBER, at, CR_MIN_OF(range), CR_MAX_OF(range), NULL, NULL, \
+                                               help "; default " CR_DEFAULT_TEXT(range)}
 #define TEXT(name, at, most, help)            {name, CRI_BUILT, CRI_TEXT, at, 0, most, NULL, NULL, help}
 #define TEXTS(name, at, most, help)           {name, CRI_BUILT, CRI_TEXTS, at, 0, most, NULL, NULL, help}
 #define IDS(name, at, least, most, help)      {name, CRI_BUILT, CRI_IDS, at, least, most, NULL, NULL, help}
@@ -44,22 +49,22 @@ const char *const cri_formats[] = {"float", "base64", NULL};
 const char *const cri_modes[] = {"raw", "processed", NULL};
 
 static const cri_field sampling_fields[] = {
-    INTEGER("n", HOW(n), 1, MOST_INT, "samples of each prompt; default 1"),
-    NUMBER("temperature", HOW(temperature), 0, 1e6, "0 takes the most likely token; default 1"),
-    NUMBER("top_p", HOW(top_p), 1e-9, 1, "default 1: off"),
-    INTEGER("top_k", HOW(top_k), -1, MOST_INT, "0 and -1: off, the default"),
-    NUMBER("min_p", HOW(min_p), 0, 1, "default 0: off"),
-    NUMBER("repetition_penalty", HOW(repetition_penalty), 1e-6, 1e6, "default 1: off"),
+    INTEGER_IN("n", HOW(n), CR_NUM_SAMPLES, "samples of each prompt"),
+    NUMBER_IN("temperature", HOW(temperature), CR_TEMPERATURE, "0 takes the most likely token"),
+    NUMBER_IN("top_p", HOW(top_p), CR_TOP_P, "1: off"),
+    INTEGER_IN("top_k", HOW(top_k), CR_TOP_K, "0 and -1: off"),
+    NUMBER_IN("min_p", HOW(min_p), CR_MIN_P, "0: off"),
+    NUMBER_IN("repetition_penalty", HOW(repetition_penalty), CR_REPETITION_PENALTY, "1: off"),
     TEXTS("stop", AT(stop), CR_SERVE_MAX_STOP, "texts that end a sample and are left out"),
     IDS("stop_token_ids", AT(stop_ids), 0, CR_SERVE_MAX_STOP,
         "ids that end a sample; their text is left out"),
     FLAG("ignore_eos", HOW(ignore_eos),
          "the end-of-text token does not end a sample; default false"),
     FLAG("skip_special_tokens", HOW(skips_special), "special tokens have no text; default true"),
-    NUMBER("presence_penalty", HOW(presence_penalty), -2, 2,
-           "subtracted from the logits of tokens that were sampled before; default 0"),
-    NUMBER("frequency_penalty", HOW(frequency_penalty), -2, 2,
-           "the same for each time that the token was sampled; default 0"),
+    NUMBER_IN("presence_penalty", HOW(presence_penalty), CR_PRESENCE_PENALTY,
+              "subtracted from the logits of tokens that were sampled before"),
+    NUMBER_IN("frequency_penalty", HOW(frequency_penalty), CR_FREQUENCY_PENALTY,
+              "the same for each time that the token was sampled"),
     BIAS("logit_bias", AT(bias), "token ids and what is added to their logits"),
     IDS("allowed_token_ids", AT(allowed), 1, MOST_IDS, "only these ids are sampled"),
     TEXTS(

@@ -1,6 +1,7 @@
 /* request_check.c -- a draft to a request: names, prompts, what fits and what goes together. */
 #include "base/digest.h"
 #include "engine/sampling.h"
+#include "kernels/sampling_ranges.h"
 #include "serve/fields.h"
 
 #include <stdlib.h>
@@ -13,11 +14,15 @@ void cri_draft_init(cri_draft *draft, cr_serve_route route)
 {
     *draft = (cri_draft){
         .request = {.route = route,
-                    .sampling = {.n = 1,
+                    .sampling = {.n = CR_DEFAULT_OF(CR_NUM_SAMPLES),
                                  .max_tokens = -1,
-                                 .temperature = 1,
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
+                                 .temperature = CR_DEFAULT_OF(CR_TEMPERATURE),
+                                 .top_p = CR_DEFAULT_OF(CR_TOP_P),
+                                 .min_p = CR_DEFAULT_OF(CR_MIN_P),
+                                 .top_k = CR_DEFAULT_OF(CR_TOP_K),
+                                 .repetition_penalty = CR_DEFAULT_OF(CR_REPETITION_PENALTY),
+                                 .presence_penalty = CR_DEFAULT_OF(CR_PRESENCE_PENALTY),
+                                 .frequency_penalty = CR_DEFAULT_OF(CR_FREQUENCY_PENALTY),
                                  .seed = NO_SEED,
                                  .skips_special = true},
                     .wanted = {.logprobs = ABSENT, .prompt_logprobs = ABSENT, .prompt_top = -1}},
@@ -521,10 +526,10 @@ static cr_status check_sampling(cri_draft *d, const cr_serve_service *service,
         return cr_serve_fail(error, 400, "invalid_value", "min_tokens",
                              "min_tokens is %lld, and max_tokens %lld", (long long)how->min_tokens,
                              (long long)how->max_tokens);
-    if (how->temperature != 0 && how->temperature < CR_LEAST_TEMPERATURE)
+    if (how->temperature != 0 && how->temperature < CR_MIN_TEMPERATURE)
         return cr_serve_fail(error, 400, "invalid_value", "temperature",
                              "temperature is %g, expected 0 or at least %g",
-                             (double)how->temperature, (double)CR_LEAST_TEMPERATURE);
+                             (double)how->temperature, (double)CR_MIN_TEMPERATURE);
     CR_TRY(take_stop(d, error));
     return take_edits(d, error);
 }

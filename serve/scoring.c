@@ -3,6 +3,7 @@
  * Rank 0 sends the model's place and the prompts to all as one message; every rank packs and runs its part of them, and
  * sends the numbers back in the order of the prompts. Messages are words of 4 bytes. */
 #include "serve/scoring.h"
+#include "kernels/sampling_ranges.h"
 
 #include <math.h>
 #include <string.h>
@@ -122,10 +123,10 @@ cr_status cr_scoring_check(const cr_scoring *s, size_t at, const cr_score_ask *a
         return cr_fail(err, CR_EARG, "%zu lists of candidates for %zu places", a->num_lists,
                        num_scored(a));
     CR_TRY(check_ids(vocab, "candidate", -1, a->candidates, a->num_candidates * a->num_lists, err));
-    if (a->temperature != 0 && !(a->temperature >= CR_LEAST_TEMPERATURE))
+    if (a->temperature != 0 && !(a->temperature >= CR_MIN_TEMPERATURE))
         return cr_fail(err, CR_EARG, "numbers at temperature %g", (double)a->temperature);
     if (!d) return CR_OK;
-    if (!(d->temperature == 0 || d->temperature >= CR_LEAST_TEMPERATURE) || !(d->penalty > 0) ||
+    if (!(d->temperature == 0 || d->temperature >= CR_MIN_TEMPERATURE) || !(d->penalty > 0) ||
         !(d->u >= 0 && d->u < 1))
         return cr_fail(err, CR_EARG, "a draw at temperature %g with repetition penalty %g",
                        (double)d->temperature, (double)d->penalty);

@@ -18,6 +18,17 @@ for command in $("$CROLL" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
     num=$((num + 1))
 done
 [ $num -ge 12 ] || fail "only $num examples"
+# defaults that generate's help says are those of the keys: "(generating_args.top_p, 1)"
+"$CROLL" config configs/quickstart/rlvr.yaml --json >$tmp/resolved 2>$log || fail "config: exit code $?"
+"$CROLL" generate --help | grep -o '(generating_args\.[a-z_]*, [^)]*)' >$tmp/said
+python3 - $tmp/resolved $tmp/said <<'PY' || fail "defaults of generate --help"
+import json, re, sys
+keys = json.load(open(sys.argv[1]))["actor_train"]["generating_args"]  # none is given: defaults
+said = re.findall(r"\(generating_args\.(\w+), (.*)\)", open(sys.argv[2]).read())
+assert len(said) == 6, said
+for key, value in said:
+    assert float(value) == keys[key], (key, value, keys[key])
+PY
 # blocks of the pages that end in a formula, a rule or a program of examples/
 for page in losses math rewards; do
     rm -f $tmp/block.*

@@ -30,7 +30,7 @@ sft() {
 }
 refuse 'M11: ulysses_size 2 is for training and log-probs only' generate $model model_args.ulysses_size=2 "$two"
 refuse 'M11: ulysses_size 2' generate $model model_args.ulysses_size=2
-refuse 'top_p: a number above 0 and of at most 1' generate $model generating_args.top_p=1.5
+refuse 'top_p: a number of at most 1' generate $model generating_args.top_p=1.5
 refuse 'min_p: a number of at most 1' generate $model generating_args.min_p=2
 refuse 'profiler_timeline and profiler_memory exclude each other' config configs/quickstart/rlvr.yaml profiler_timeline=true profiler_memory=true
 refuse '^croll config: 1 error in' config configs/quickstart/rlvr.yaml rollout_batch_size=-1
@@ -146,7 +146,10 @@ x 32768 blocks of the KV cache|max_running_requests=65536 actor_infer.strategy_a
 unknown key 'learning_rate' here \(it belongs to training_args of actor_train|learning_rate=1e-5
 unknown key 'fsdp_size' here \(it belongs to strategy_args.strategy_config of a role|actor_train.fsdp_size=2
 adv_estimator: .?GRPO.? is none of .* \(did you mean grpo\?|adv_estimator=GRPO
-top_p: a number above 0 and of at most 1|actor_infer.generating_args.top_p=1e-300
+top_p: a number of at least 1e-9|actor_infer.generating_args.top_p=1e-300
+temperature: 0 \(greedy\) or a number of at least 1e-06 is expected, not 1e-07|actor_infer.generating_args.temperature=1e-7
+temperature: a number of at most 1e6 is expected|actor_infer.generating_args.temperature=1e7
+repetition_penalty: a number of at most 1e6 is expected|actor_infer.generating_args.repetition_penalty=1e7
 exchange.prefix is empty: the keys of the run|exchange.prefix=""
 unknown key .api_key.: a key stays out of the file \(key_env: NAME .*key_file: FILE|rewards.math_rule.judge.api_key=abc
 unknown key .judge_api_key.: a key stays out of the file|rewards.math_rule.judge.judge_api_key=abc
