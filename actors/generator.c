@@ -42,8 +42,8 @@ static cr_status need_weights(cr_generator *g, cr_err *err)
 
     if (g->weights) return CR_OK;
     CR_TRY(cr_mesh_shape_of(train, train->num_devices, &sender, err));
-    return cr_weight_copy_create_for(g->a->model, g->a->dev, &wrap, &sender,
-                                     cr_dtype_of(g->a->ranks->worker->dtype), &g->weights, err);
+    return cr_weight_copy_create(g->a->model, g->a->dev, &wrap, &sender,
+                                 cr_dtype_of(g->a->ranks->worker->dtype), &g->weights, err);
 }
 
 /* Bytes of memory that this rank may have of its device: of a GPU, divided by the numbers of device_mapping that are on it, and elsewhere of

@@ -132,15 +132,10 @@ CR_MUST cr_status cr_fsdp_load(cr_fsdp *f, unsigned states, cr_err *err);
 
 /* The engine's copy: every parameter unsharded in `dtype`, laid out by the sender's units. */
 typedef struct cr_weight_copy cr_weight_copy;
-/* sender_shards: the fsdp axis of the sender. Local. */
+/* sender: the mesh of the ranks that send, with or without expert parallelism. Local. */
 CR_MUST cr_status cr_weight_copy_create(cr_model *model, cr_device *dev,
-                                        const cr_wrap_policy *policy, int sender_shards,
+                                        const cr_wrap_policy *policy, const cr_mesh_shape *sender,
                                         cr_dtype dtype, cr_weight_copy **out, cr_err *err);
-/* The same for a sender of any mesh, expert-parallel or not. */
-CR_MUST cr_status cr_weight_copy_create_for(cr_model *model, cr_device *dev,
-                                            const cr_wrap_policy *policy,
-                                            const cr_mesh_shape *sender, cr_dtype dtype,
-                                            cr_weight_copy **out, cr_err *err);
 void cr_weight_copy_destroy(cr_weight_copy *r);
 /* Weight version: how many updates the weights had when they were sent; -1: none have come. */
 int64_t cr_weight_copy_version(const cr_weight_copy *r);

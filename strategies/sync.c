@@ -51,19 +51,8 @@ static size_t max_senders(const cr_mesh_shape *s)
 }
 
 cr_status cr_weight_copy_create(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
-                                int sender_shards, cr_dtype dtype, cr_weight_copy **out,
+                                const cr_mesh_shape *sender, cr_dtype dtype, cr_weight_copy **out,
                                 cr_err *err)
-{
-    cr_mesh_shape sender;
-
-    *out = NULL;
-    CR_TRY(cr_mesh_shape_init(&sender, sender_shards, sender_shards, 1, 1, 0, err));
-    return cr_weight_copy_create_for(model, dev, policy, &sender, dtype, out, err);
-}
-
-cr_status cr_weight_copy_create_for(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
-                                    const cr_mesh_shape *sender, cr_dtype dtype,
-                                    cr_weight_copy **out, cr_err *err)
 {
     cr_weight_copy *r = CR_NEW(cr_weight_copy);
     cr_ep_layout layout = cri_ep_layout(sender, -1);

@@ -165,7 +165,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
     CR_TRY_GOTO(out, open_model(w->model_path, &c->train, true, &model, err));
     CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
-    CR_TRY_GOTO(out, cr_weight_copy_create(model, dev, &wrap, p->role[0].mesh.num_fsdp,
+    CR_TRY_GOTO(out, cr_weight_copy_create(model, dev, &wrap, &p->role[0].mesh,
                                            cr_dtype_of(w->dtype), &weights, err));
     bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
     if (model->config.position_limit && length > model->config.position_limit)

@@ -387,7 +387,7 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed, bool is_of
         cr_mesh_destroy(mesh);
     } else {
         cr_weight_copy *replica;
-        OK(cr_weight_copy_create(model, dev, &policy, shape.num_fsdp, dtype, &replica, &err));
+        OK(cr_weight_copy_create(model, dev, &policy, &shape, dtype, &replica, &err));
         CR_CHECK(cr_weight_copy_version(replica) == -1, "version");
         OK(cr_weight_sync_receive(replica, group, &shape, &err));
         CR_CHECK(cr_weight_copy_version(replica) == 0, "version");

@@ -84,7 +84,7 @@ static void a_flipped_bit_is_found(void **state)
     assert_int_equal(cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err), CR_OK);
     assert_int_equal(cr_mesh_create(world, dev, "actor_train", here, &shape, &mesh, &err), CR_OK);
     assert_int_equal(cr_fsdp_create(sender, dev, mesh, &args, &f, &err), CR_OK);
-    assert_int_equal(cr_weight_copy_create(receiver, dev, &policy, 1, CR_BF16, &replica, &err),
+    assert_int_equal(cr_weight_copy_create(receiver, dev, &policy, &shape, CR_BF16, &replica, &err),
                      CR_OK);
     assert_int_equal(cr_weight_sync_send(f, &to, CR_BF16, &err), CR_OK);
     assert_int_equal(cr_weight_sync_receive(replica, &from, &shape, &err), CR_OK);
