@@ -30,7 +30,7 @@ struct cr_serve_queue {
     cr_tenant **tenants;          /* owned [num_tenants] */
     size_t num_tenants, capacity;
     double now; /* of cr_share */
-    list given;
+    list given, back;
     cr_serve_bounds bounds;
     cr_serve_load load;
     int64_t running_tokens;
@@ -88,6 +88,7 @@ cr_serve_queue *cr_serve_queue_create(const cr_serve_bounds *bounds, void (*wake
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->has_work, NULL);
     clear(&q->given);
+    clear(&q->back);
     q->bounds = *bounds;
     q->measured_s = cr_now_s();
     q->wake = wake;
@@ -101,6 +102,8 @@ void cr_serve_job_free(cr_serve_job *job)
     cr_buf_free(&job->out);
     cr_buf_free(&job->events);
     cr_buf_free(&job->ignored);
+    if (job->request) cr_serve_request_free(job->request);
+    cr_free(job->request);
     cr_free(job);
 }
 
@@ -121,6 +124,8 @@ void cr_serve_queue_free(cr_serve_queue *q)
     }
     while (q->given.first)
         cr_serve_job_free(pop(&q->given));
+    while (q->back.first)
+        cr_serve_job_free(pop(&q->back));
     cr_free(q->tenants);
     pthread_cond_destroy(&q->has_work);
     pthread_mutex_destroy(&q->lock);
@@ -343,6 +348,10 @@ cr_serve_job *cr_serve_queue_take(cr_serve_queue *q, bool waits)
     pthread_mutex_lock(&q->lock);
     while (!job && !q->has_ended) {
         cr_tenant *t = next_tenant(q);
+        if (q->back.first) {
+            job = pop(&q->back);
+            break;
+        }
         if (!t && !waits) break;
         if (!t && has_given) { /* the next job may come late */
             has_given = false;
@@ -368,6 +377,28 @@ cr_serve_job *cr_serve_queue_take(cr_serve_queue *q, bool waits)
     pthread_mutex_unlock(&q->lock);
     if (has_given) q->wake(q->ctx);
     return job;
+}
+
+cr_serve_job *cr_serve_queue_take_back(cr_serve_queue *q, bool waits)
+{
+    cr_serve_job *job;
+
+    pthread_mutex_lock(&q->lock);
+    while (waits && !q->back.first && !q->has_ended)
+        wait_for_work(q);
+    job = q->back.first ? pop(&q->back) : NULL;
+    pthread_mutex_unlock(&q->lock);
+    return job;
+}
+
+void cr_serve_queue_put_back(cr_serve_queue *q, cr_serve_job *job)
+{
+    pthread_mutex_lock(&q->lock);
+    append(&q->back, job);
+    q->moved_s = cr_now_s();
+    q->num_signals++;
+    pthread_cond_signal(&q->has_work);
+    pthread_mutex_unlock(&q->lock);
 }
 
 cr_share *cr_serve_job_share(cr_serve_job *job)

@@ -47,6 +47,9 @@ typedef struct cr_serve_job {
     double model_s;    /* of the time from begin to end: forwards and steps of the engine */
     cr_tenant *tenant; /* of the queue, from put on */
     int64_t estimated_tokens;
+    /* of the thread that works on it */
+    bool is_parsed;            /* body has been read: */
+    cr_serve_request *request; /* owned; NULL: it is refused by `error`, or cancelled */
     /* of the I/O thread */
     cr_http_exchange *x; /* NULL: gone, or answered */
     size_t place;        /* in the I/O thread's list */
@@ -103,8 +106,12 @@ void cr_serve_queue_end(cr_serve_queue *queue);
 bool cr_serve_queue_events(cr_serve_queue *queue, cr_serve_job *job, cr_buf *out);
 bool cr_serve_queue_has_ended(cr_serve_queue *queue); /* any thread */
 
-/* The other thread. take waits for a job; NULL: the end, or (waits false) no job waits that may be taken. */
+/* The other thread. take waits for a job; NULL: the end, or (waits false) no job waits that may be taken. Those that were put back come
+ * first, and take_back gives only them. */
 cr_serve_job *cr_serve_queue_take(cr_serve_queue *queue, bool waits);
+cr_serve_job *cr_serve_queue_take_back(cr_serve_queue *queue, bool waits);
+/* Any thread: a job that was taken, and on which the other thread is to go on. */
+void cr_serve_queue_put_back(cr_serve_queue *queue, cr_serve_job *job);
 /* The share of the work that its tenant has there; of the other thread alone. */
 cr_share *cr_serve_job_share(cr_serve_job *job);
 /* Events of a job for its client; the buffer is cleared. */

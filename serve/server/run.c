@@ -15,6 +15,9 @@ typedef struct task {
 typedef struct tasks {
     task *task; /* [num] */
     size_t num, capacity;
+    cri_parser *parser;
+    size_t num_parsing;   /* bodies that it has */
+    cr_serve_job *update; /* waits for all others; NULL: none */
 } tasks;
 
 static uint64_t new_seed(void)
@@ -35,19 +38,18 @@ static void salt(cr_serve_sampling *how, const char *user)
     how->cache_salt = own;
 }
 
+/* A body that was parsed. */
 static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *from)
 {
-    cr_serve_request request;
+    cr_serve_request *request = from->request;
     cr_job *job;
 
-    if (cr_serve_request_parse(from->route, from->body.data ? from->body.data : "",
-                               from->body.num_bytes, s->service, &request, &from->error) != CR_OK) {
+    if (!request) {
         cr_serve_queue_give(s->compute, from);
         return;
     }
-    cr_serve_job_note(from, &request);
-    if (from->user[0]) salt(&request.sampling, from->user);
-    job = cr_job_create(&request, from->id, new_seed());
+    if (from->user[0]) salt(&request->sampling, from->user);
+    job = cr_job_create(request, from->id, new_seed());
     if (!from->may_generate && !cr_serve_is_scoring(&job->request))
         cr_job_fail(job, 403, "permission_error",
                     "the key may score prompts only: max_tokens may be 0 or 1");
@@ -60,21 +62,18 @@ static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *fro
 static cr_status update(cr_server *s, const cr_serve_updates *updates, cr_serve_job *from,
                         cr_err *err)
 {
-    cr_serve_request request;
     cr_status status = CR_OK;
     size_t place;
 
     from->used_tokens = 0;
-    if (from->is_cancelled ||
-        cr_serve_request_parse(from->route, from->body.data ? from->body.data : "",
-                               from->body.num_bytes, s->service, &request, &from->error) != CR_OK) {
+    cri_parse(s, from);
+    if (!from->request) {
         cr_serve_queue_give(s->compute, from);
         return CR_OK;
     }
-    cr_serve_job_note(from, &request);
-    place = request.model->place;
+    place = from->request->model->place;
     s->is_updating = true;
-    status = updates->update(updates->ctx, &request.update, place, &from->error, err);
+    status = updates->update(updates->ctx, &from->request->update, place, &from->error, err);
     s->is_updating = false;
     if (status != CR_OK) {
         cr_serve_fail(&from->error, 500, "internal_error", NULL, "%s", err->msg);
@@ -83,7 +82,6 @@ static cr_status update(cr_server *s, const cr_serve_updates *updates, cr_serve_
         snprintf(from->weights, sizeof from->weights, "%s",
                  s->service->models[place].weights_sha256);
     }
-    cr_serve_request_free(&request);
     cr_serve_queue_give(s->compute, from);
     return status;
 }
@@ -125,17 +123,33 @@ static void finish(cr_server *s, cr_compute *compute, tasks *t)
     t->num = kept;
 }
 
+/* The next body; NULL: none. Beside an update, or with enough under way, only one that the parser has had. */
+static cr_serve_job *next_job(cr_server *s, const tasks *t)
+{
+    const bool waits = t->num == 0;
+
+    if (!t->update && t->num + t->num_parsing < CRI_MOST_TASKS)
+        return cr_serve_queue_take(s->compute, waits);
+    return t->num_parsing ? cr_serve_queue_take_back(s->compute, waits) : NULL;
+}
+
 /* Bodies to jobs; an update waits until those before it are done, and so do all after it. */
-static cr_serve_job *take(cr_server *s, cr_compute *compute, tasks *t)
+static void take(cr_server *s, cr_compute *compute, tasks *t)
 {
     cr_serve_job *from;
 
-    while (t->num < CRI_MOST_TASKS &&
-           (from = cr_serve_queue_take(s->compute, /*waits=*/t->num == 0))) {
-        if (from->route == CR_SERVE_UPDATE) return from;
-        begin(s, compute, t, from);
+    while (t->num < CRI_MOST_TASKS && (from = next_job(s, t))) {
+        if (from->route == CR_SERVE_UPDATE) {
+            t->update = from;
+        } else if (!from->is_parsed && from->body.num_bytes >= CRI_LARGE_BODY) {
+            cri_parser_put(t->parser, from);
+            t->num_parsing++;
+        } else {
+            if (from->is_parsed) t->num_parsing--;
+            if (!from->is_parsed) cri_parse(s, from);
+            begin(s, compute, t, from);
+        }
     }
-    return NULL;
 }
 
 /* For a client alone: the I/O thread wakes while its answer is written. Where others wait, it has enough to do. */
@@ -151,24 +165,26 @@ static void on_scores(void *ctx, size_t num_jobs)
 cr_status cri_compute_run(cr_server *s, cr_compute *compute, const cr_serve_updates *updates,
                           cr_err *err)
 {
-    cr_serve_job *waiting = NULL; /* an update */
-    tasks t = {0};
+    tasks t = {.parser = cri_parser_open(s)};
+    cr_serve_job *left;
 
     compute->on_scores = on_scores;
     compute->on_scores_ctx = s;
     while (err->status == CR_OK && !cr_serve_queue_has_ended(s->compute)) {
-        if (!waiting) waiting = take(s, compute, &t);
-        if (waiting && t.num == 0) {
-            cr_note(update(s, updates, waiting, err));
-            waiting = NULL;
+        take(s, compute, &t);
+        if (t.update && t.num + t.num_parsing == 0) {
+            cr_note(update(s, updates, t.update, err));
+            t.update = NULL;
             continue;
         }
         cr_note(cr_compute_step(compute, err));
         finish(s, compute, &t);
     }
-    if (waiting) {
-        cr_serve_fail(&waiting->error, 503, "shutting_down", NULL, "the service ends");
-        cr_serve_queue_give(s->compute, waiting);
+    cri_parser_close(t.parser);
+    while ((left = cr_serve_queue_take_back(s->compute, /*waits=*/false)) || (left = t.update)) {
+        if (left == t.update) t.update = NULL;
+        cr_serve_fail(&left->error, 503, "shutting_down", NULL, "the service ends");
+        cr_serve_queue_give(s->compute, left);
     }
     for (size_t i = 0; i < t.num; i++)
         cr_job_fail(t.task[i].job, 500, "internal_error", err->msg);

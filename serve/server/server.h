@@ -1,6 +1,6 @@
 /* server.h -- `croll serve`: routes, keys, log and metrics of one service over http/.
  *
- * An I/O thread answers. Bodies are read by another one, so that a text of 32 MiB does not hold up /health; what it has
+ * An I/O thread answers. Large bodies are parsed by others, so that a text of 32 MiB holds up neither /health nor the model; what one has
  * to do waits in a bounded queue. The thread that opened the server loads the model and, when it is there, says so:
  *
  *     cr_server_open     binds, starts the I/O thread: /health answers, /ready is 503

@@ -11,7 +11,10 @@
 #include <stdatomic.h>
 
 enum {
-    CRI_MOST_TASKS = 256 /* of the model at a time; others wait in the queue, which is bounded */
+    CRI_MOST_TASKS = 256, /* of the model at a time; others wait in the queue, which is bounded */
+    CRI_LARGE_BODY =
+        32 *
+        1024 /* bytes: parsed by a thread of its own, which smaller ones would wait for longer than for their parsing */
 };
 
 /* A thread that has just had work looks for more for so long before it sleeps. */
@@ -69,6 +72,13 @@ void cri_work_abort(cr_server *s);         /* requests for a model: the service 
 bool cri_work_is_open(const cr_server *s); /* has a client that waits */
 void cri_work_free(cr_server *s);
 void *cri_work_thread(void *server);
+/* parser.c: job->request, or job->error */
+typedef struct cri_parser cri_parser;
+void cri_parse(const cr_server *s, cr_serve_job *job);
+cri_parser *cri_parser_open(cr_server *s);
+/* Of s->compute, to which it is put back. While one is on its way no model of the service changes. */
+void cri_parser_put(cri_parser *p, cr_serve_job *job);
+void cri_parser_close(cri_parser *p); /* all are put back, parsed or not */
 /* run.c: the thread of the model, until the I/O thread has ended */
 CR_MUST cr_status cri_compute_run(cr_server *s, cr_compute *compute,
                                   const cr_serve_updates *updates, cr_err *err);

@@ -15,18 +15,14 @@ static void fail_job(cr_serve_job *job, const cr_err *err)
     cr_serve_fail(&job->error, 500, "internal_error", "", "%s", err->msg);
 }
 
-static void work(const cr_serve_service *service, cr_serve_job *job)
+static void work(const cr_server *s, cr_serve_job *job)
 {
-    cr_serve_request request = {0};
-    cr_serve_result result = {.request = &request, .id = job->id};
+    cr_serve_result result = {.id = job->id};
     cr_err err = {0};
 
-    if (cr_serve_request_parse(job->route, job->body.data ? job->body.data : "",
-                               job->body.num_bytes, service, &request, &job->error) != CR_OK)
-        return;
-    cr_serve_job_note(job, &request);
-    if (cr_serve_answer(&result, &job->out, &err) != CR_OK) fail_job(job, &err);
-    cr_serve_request_free(&request);
+    cri_parse(s, job);
+    result.request = job->request;
+    if (job->request && cr_serve_answer(&result, &job->out, &err) != CR_OK) fail_job(job, &err);
 }
 
 void *cri_work_thread(void *ctx)
@@ -36,7 +32,7 @@ void *cri_work_thread(void *ctx)
 
     while ((job = cr_serve_queue_take(s->texts, /*waits=*/true))) {
         pthread_rwlock_rdlock(&s->service_lock);
-        work(s->service, job);
+        work(s, job);
         pthread_rwlock_unlock(&s->service_lock);
         cr_serve_queue_give(s->texts, job);
     }
