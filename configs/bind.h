@@ -32,9 +32,9 @@ cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *b
  * that they are secret, so only the run may have one: its processes inherit it. */
 char **cri_envs_of(const cr_node *block, bool is_run, cr_diagnostics *d);
 void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnostics *d);
+/* Notes on whole blocks that a role does not read. */
+void cri_note_unused(const cr_node *root, cr_diagnostics *d);
 /* Everything of the block `name` of root; nothing if it is absent. */
-void cri_note_unused(const cr_node *root,
-                     cr_diagnostics *d); /* whole blocks that a role does not read */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      cr_task task, cr_diagnostics *d);
 /* Of a reward block with the keys of judge_model. */

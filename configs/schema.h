@@ -59,9 +59,9 @@ cr_node *cri_check_block(cr_yaml *yaml, const char *block, const cr_node *map, c
 
 /* rules.c: the mesh of a worker against its devices and its model's heads (rules M1 to M5, M11). */
 void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnostics *d);
-/* rules.c: products of counts that a run holds in memory or in 32 bits. */
-/* A warning if samples may be longer than what the model was trained with. */
+/* rules.c: a warning if samples may be longer than what the model was trained with. */
 void cri_check_positions(const cr_config *c, cr_diagnostics *d);
+/* rules.c: products of counts that a run holds in memory or in 32 bits. */
 void cri_check_sizes(const cr_config *c, cr_diagnostics *d);
 
 #endif

@@ -6,7 +6,7 @@
  * pending: the next one with the same consumer name gets them first, any other after claim_s. Ids
  * decide duplicates, so a retry after a lost reply is harmless.
  *
- *     prompts  --group "infer"-->  generated:<domain>  --group "reward"-->  scored  --"pipeline"-->
+ *     prompts  --group "actor_infer"-->  generated:<domain>  --group "reward"-->  scored  --"pipeline"-->
  *     cmd:<role>:<rank>  pipeline to one actor rank;  reply:<request>  back;  hb:<role>:<rank>  alive
  *
  * Messages are opaque bytes (record.h). Every call ends within the deadline of its connection

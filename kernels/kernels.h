@@ -1,6 +1,6 @@
 /* kernels.h -- the one table of operations that models run on.
  *
- * A device (`cpu`, `meta`, later `cuda`) fills in one table of kernels (kernels_impl.h). Models, strategies and the optimizer call the operations
+ * A device (`cpu`, `meta`, `cuda`) fills in one table of kernels (kernels_impl.h). Models, strategies and the optimizer call the operations
  * and never ask which device they run on. Each takes one struct of arguments, whose comment says what it computes: kernels.h has those that every
  * model needs, heads.h, attention.h, experts.h and vision.h the others, ops.h the list. Backward of `x` is `x_grad`. `meta` touches no data: it only
  * counts bytes and FLOPs, so the same code is a plan.

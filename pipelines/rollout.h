@@ -1,6 +1,6 @@
 /* rollout.h -- all groups of one step: prompts out, scored samples back, in a repeatable order.
  *
- * Flows 1 to 4 of 9. A group is the samples of one prompt. Groups are drawn from the cursors of their
+ * Flow 2 and 5 of 7. A group is the samples of one prompt. Groups are drawn from the cursors of their
  * domains; a group that the domain's query filter rejects is replaced by the next prompt, so what is
  * kept is always the same prefix of the same sequence, whoever finished first. Samples are ordered by
  * (domain, draw, index).

@@ -7,10 +7,10 @@
 #include "pipelines/rollout.h"
 
 /* DOMAIN/verdict/right and its kin: numbers of samples by cause, which together are all of the domain's;
- * time/verdict/DOMAIN/mean, /max and /slowest, the place of that sample in the step (cr_sample_id_in_step). Part of cr_verdict_metrics. */
+ * time/verdict/DOMAIN/mean, /max and /slowest, the index of that sample in the step (cr_sample_id_in_step). */
 void cr_verdict_causes(const cr_config *config, const cr_rollout *r, cr_metrics *m);
-/* Where samples of a domain have several rewards: DOMAIN/rewards/BLOCK/mean and its kin (docs/metrics.md).
- * scheduler/reward_timeouts and its kin; DOMAIN/reward/NAME, the mean over samples that have NAME. */
+/* All metrics of verdicts: those of cr_verdict_causes; scheduler/reward_timeouts and its kin; DOMAIN/reward/NAME, the mean over samples that
+ * have NAME; where samples of a domain have several rewards, DOMAIN/rewards/BLOCK/mean and its kin (docs/metrics.md). */
 void cr_verdict_metrics(const cr_config *config, const cr_rollout *r, cr_metrics *m);
 /* Says how many samples have no verdict, and why the first has none; nothing when all have one. */
 void cr_verdict_warn(const cr_rollout *r, const char *what, int64_t step);

@@ -61,8 +61,8 @@ struct cr_fsdp {
     bool has_grad; /* a backward since the last update: else gradients are zero */
     cr_mem *slices;
     int64_t slice_bytes;
-    cri_pool root_pool, pool, slice_pool, dealt_pool;
-    cri_reduces root_reduces, reduces, dealt_reduces;
+    cri_pool root_pool, pool, slice_pool, ep_pool;
+    cri_reduces root_reduces, reduces, ep_reduces;
     cri_unit *ahead;        /* announced */
     cri_unit *pending;      /* published a reduction whose slot is not given back, */
     int pending_slot;       /* this one, */

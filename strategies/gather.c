@@ -53,7 +53,7 @@ static cri_pool *pool_of(cri_unit *u)
     cr_fsdp *f = u->f;
 
     return u->index == 0         ? &f->root_pool
-           : u->unit->owner >= 0 ? &f->dealt_pool
+           : u->unit->owner >= 0 ? &f->ep_pool
            : u->is_sliced        ? &f->slice_pool
                                  : &f->pool;
 }
@@ -299,7 +299,7 @@ cr_status cri_show_all(cr_fsdp *f, cr_err *err)
 static cri_reduces *reduces_of(cri_unit *u)
 {
     return u->index == 0         ? &u->f->root_reduces
-           : u->unit->owner >= 0 ? &u->f->dealt_reduces
+           : u->unit->owner >= 0 ? &u->f->ep_reduces
                                  : &u->f->reduces;
 }
 
@@ -713,13 +713,13 @@ static void widen(widths *w, const cri_unit *u)
 
 cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
 {
-    cr_group *group = f->mesh->group[CR_AXIS_FSDP], *dealt_group = f->mesh->group[CR_AXIS_EFSDP];
+    cr_group *group = f->mesh->group[CR_AXIS_FSDP], *ep_group = f->mesh->group[CR_AXIS_EFSDP];
     bool is_kept = f->args.reshard == CR_RESHARD_NEVER;
-    widths root = {0}, units = {.kinds = 1}, dealt = {.kinds = 1};
+    widths root = {0}, units = {.kinds = 1}, experts = {.kinds = 1};
     int alive = max_alive(f) + 1;
 
     for (size_t i = 0; i < f->units.num; i++)
-        widen(i == 0 ? &root : f->units.unit[i].owner >= 0 ? &dealt : &units, &f->state[i]);
+        widen(i == 0 ? &root : f->units.unit[i].owner >= 0 ? &experts : &units, &f->state[i]);
     f->stats.gather_bytes = f->stats.reduce_bytes = 0;
     f->tape = cr_stack_create(f->dev);
     f->scratch = cr_stack_create(f->dev);
@@ -730,11 +730,11 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     if (f->slice_group)
         CR_TRY(pool_create(f, &f->slice_pool, f->slice_group, units.kinds * alive, units.gathered,
                            err));
-    CR_TRY(pool_create(f, &f->dealt_pool, dealt_group,
-                       dealt.kinds * (is_kept ? dealt.num_units : 2), dealt.gathered, err));
+    CR_TRY(pool_create(f, &f->ep_pool, ep_group,
+                       experts.kinds * (is_kept ? experts.num_units : 2), experts.gathered, err));
     CR_TRY(reduces_create(f, &f->root_reduces, group, 1, root.trained, err));
     CR_TRY(reduces_create(f, &f->reduces, group, alive, units.trained, err));
-    CR_TRY(reduces_create(f, &f->dealt_reduces, dealt_group, 2, dealt.trained, err));
+    CR_TRY(reduces_create(f, &f->ep_reduces, ep_group, 2, experts.trained, err));
     CR_TRY(offloaded_create(f, err));
     return wide_create(f, err);
 }
@@ -749,10 +749,10 @@ void cri_buffers_destroy(cr_fsdp *f)
         cr_stack_destroy(f->tape);
         cr_stack_destroy(f->scratch);
     }
-    reduces_destroy(&f->dealt_reduces);
+    reduces_destroy(&f->ep_reduces);
     reduces_destroy(&f->reduces);
     reduces_destroy(&f->root_reduces);
-    pool_destroy(&f->dealt_pool);
+    pool_destroy(&f->ep_pool);
     pool_destroy(&f->slice_pool);
     pool_destroy(&f->pool);
     pool_destroy(&f->root_pool);

@@ -56,7 +56,6 @@ typedef struct cr_wrap_policy {
 
 enum { CR_FLAT_ALIGN = 32 /* elements between starts of parameters */ };
 
-/* Parameters one after another: offset[i] of params[i]; padded_elems is a multiple of the cut. */
 /* Elements of several flats, and how many of them are in float32 whatever param_dtype is. */
 typedef struct cr_extent {
     int64_t elems, fp32;
@@ -67,6 +66,7 @@ static inline int64_t cr_extent_bytes(cr_extent x, cr_dtype param_dtype)
            x.fp32 * (int64_t)sizeof(float);
 }
 
+/* Parameters one after another: offset[i] of params[i]; padded_elems is a multiple of the cut. */
 typedef struct cr_flat {
     cr_param **params; /* owned array */
     int64_t *offset;   /* owned */
@@ -77,7 +77,7 @@ typedef struct cr_flat {
     cr_extent first; /* before its shard in the rank's buffers of all flats of its kind */
 } cr_flat;
 
-/* Of its gathered copy, of a frozen shard and exported. */
+/* dtype of its gathered copy, of its shard if it is frozen, and of the exported file. */
 static inline cr_dtype cr_flat_dtype(const cr_flat *flat, cr_dtype param_dtype)
 {
     return flat->is_fp32 ? CR_F32 : param_dtype;

@@ -192,7 +192,7 @@ static cr_status visit_flat(cr_fsdp *f, visitor *v, cr_axis axis, const char *na
     return CR_OK;
 }
 
-/* Dealt experts of every ep rank, from the first of those that have the same. */
+/* Expert-parallel units of every ep rank, from the first of those that have the same. */
 static cr_status visit_ep_units(cr_fsdp *f, visitor *v, cr_err *err)
 {
     const cr_mesh_shape *shape = &f->mesh->shape;
