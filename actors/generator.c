@@ -7,6 +7,7 @@
  */
 #include "actors/actor.h"
 #include "actors/distribution.h"
+#include "mesh/mesh.h"
 #include "samples/messages.h"
 #include "samples/protocol.h"
 #include "text/tokenizer.h"

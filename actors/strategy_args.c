@@ -1,5 +1,6 @@
 /* strategy_args.c -- see strategy_args.h. */
 #include "actors/strategy_args.h"
+#include "mesh/mesh.h"
 
 cr_dtype cr_dtype_of(cr_choice_dtype dtype)
 {

@@ -7,6 +7,7 @@
 #include "actors/trainer_impl.h"
 #include "base/children.h"
 #include "base/digest.h"
+#include "mesh/mesh.h"
 #include "strategies/checkpoint.h"
 
 #include <string.h>

@@ -4,10 +4,17 @@
 #include "base/children.h"
 #include "commands/commands.h"
 #include "commands/worker.h"
+#include "exchange/exchange.h"
+#include "exchange/heartbeat.h"
+#include "exchange/record.h"
+#include "kernels/memory.h"
 #include "launch/cores/cores.h"
 #include "launch/endpoint.h"
 #include "launch/mpi_folder.h"
 #include "mesh/flight.h"
+#include "models/models.h"
+#include "samples/protocol.h"
+#include "samples/roles.h"
 
 #include <errno.h>
 #include <poll.h>

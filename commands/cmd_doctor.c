@@ -11,6 +11,7 @@
 #include "launch/placement.h"
 #include "launch/preflight/needs.h"
 #include "plan/rates.h"
+#include "samples/roles.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,6 +9,8 @@
  */
 #include "commands/commands.h"
 #include "commands/worker.h"
+#include "mesh/collectives.h"
+#include "mesh/mesh.h"
 #include "models/files/safetensors.h"
 
 #include <math.h>

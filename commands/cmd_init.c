@@ -1,5 +1,6 @@
 /* cmd_init.c -- croll init: random weights for a config.json, as Transformers would start training. */
 #include "commands/commands.h"
+#include "kernels/memory.h"
 #include "models/files/safetensors.h"
 #include "models/weights.h"
 

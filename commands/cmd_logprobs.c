@@ -6,6 +6,8 @@
  */
 #include "commands/commands.h"
 #include "commands/worker.h"
+#include "mesh/collectives.h"
+#include "mesh/mesh.h"
 #include "models/files/safetensors.h"
 #include "serve/scoring.h"
 

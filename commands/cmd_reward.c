@@ -1,6 +1,7 @@
 /* cmd_reward.c -- `croll reward`: one reward worker (scorers/reward_worker.h). */
 #include "base/children.h"
 #include "commands/commands.h"
+#include "configs/configs.h"
 #include "launch/endpoint.h"
 #include "scorers/reward_worker.h"
 

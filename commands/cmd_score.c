@@ -4,6 +4,7 @@
 #include "commands/lines.h"
 #include "configs/configs.h"
 #include "reports/rollout_files.h"
+#include "rewards/rules.h"
 #include "scorers/code/code.h"
 #include "scorers/compare/compare.h"
 #include "scorers/judge/judge.h"

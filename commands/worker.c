@@ -1,8 +1,13 @@
 /* worker.c -- MODEL and worker keys to a model that is ready to run (see worker.h). */
 #include "commands/worker.h"
 #include "base/children.h"
+#include "kernels/memory.h"
 #include "launch/cores/cores.h"
 #include "launch/ranks.h"
+#include "mesh/collectives.h"
+#include "mesh/mesh.h"
+#include "models/models.h"
+#include "models/weights.h"
 #include "samples/roles.h"
 
 #include <stdio.h>

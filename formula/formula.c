@@ -22,9 +22,9 @@ const char *const cr_formula_names[] = {"advantage",     "loss",        "value_l
 
 cr_status cr_formula(const char *name, const char *text, size_t num_bytes, cr_buf *out, cr_err *err)
 {
-    cri_request r = {0};
+    cri_formula_request r = {0};
     cr_buf answer = {0};
-    cri_answer a = {&answer, err};
+    cri_formula_answer a = {&answer, err};
     json_t *body = NULL;
     cri_formula evaluate = NULL;
 
@@ -55,12 +55,12 @@ static const char *const norms[] = {"", "batch", "group", "running", NULL};
 static const char *const penalties[] = {"kl", "abs", "mse", NULL};
 static const char *const aggregations[] = {"sum_then_normalize", "normalize_then_sum", NULL};
 
-static cr_status read_advantage_config(cri_request *r, const json_t *config, cr_advantage_config *c,
-                                       cr_err *err)
+static cr_status read_advantage_config(cri_formula_request *r, const json_t *config,
+                                       cr_advantage_config *c, cr_err *err)
 {
     int estimator = CR_ADV_GAE, mean = 0, std = 0, penalty = 0, aggregation = 0;
     bool is_mixed = false, is_pure = false;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"adv_estimator", CRI_F_CHOICE, 0, &estimator, estimators},
         {"gamma", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->gamma, NULL},
         {"lambd", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->lambd, NULL},
@@ -121,7 +121,7 @@ static cr_status read_kind(const json_t *list, size_t kind, size_t num, double *
 
 /* Several rewards of each sample, instead of scores: then their weighted sums are the scores, and a sample
  * without any has no verdict. */
-static cr_status read_kinds(cri_request *r, const json_t *rewards, const json_t *weights,
+static cr_status read_kinds(cri_formula_request *r, const json_t *rewards, const json_t *weights,
                             cr_reward_kinds *k, cr_advantage_args *args, cr_err *err)
 {
     size_t n = r->num_samples, num = json_array_size(rewards);
@@ -153,7 +153,7 @@ static cr_status read_kinds(cri_request *r, const json_t *rewards, const json_t 
     return CR_OK;
 }
 
-static void open_outputs(cri_request *r, cr_advantage_args *args)
+static void open_outputs(cri_formula_request *r, cr_advantage_args *args)
 {
     args->rows = r->rows;
     args->rewards = cri_numbers(r, r->num_samples);
@@ -165,7 +165,7 @@ static void open_outputs(cri_request *r, cr_advantage_args *args)
     args->opd_kl = cri_tokens(r);
 }
 
-cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *a)
+cr_status cri_formula_advantage(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
     cr_advantage_config c = {.gamma = 1, .lambd = 0.95, .kl_coef = 0.2, .opd_kl_coef = 1};
     cr_moments moments = {0, 1, 1e-24};
@@ -173,7 +173,7 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
     cr_reward_kinds kinds;
     const json_t *config = NULL, *rewards = NULL, *weights = NULL;
     double group = 0;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"final_mask", CRI_F_MASK, CRI_F_REQUIRED, &args.final_mask, NULL},
         {"old_log_probs", CRI_F_ROWS, 0, &args.old_log_probs, NULL},
         {"ref_log_probs", CRI_F_ROWS, 0, &args.ref_log_probs, NULL},
@@ -225,13 +225,13 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
     return a->err->status;
 }
 
-cr_status cri_formula_sample_mask(cri_request *r, const json_t *body, cri_answer *a)
+cr_status cri_formula_sample_mask(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
     cr_mask_config c = {.difficulty_high_threshold = 1, .error_max_len_threshold = 9999999999.0};
     const json_t *config = NULL;
     const double *lengths, *scores, *verdict = NULL;
     double group = 0, response_length = 0, *keep;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"lengths", CRI_F_SAMPLES, CRI_F_REQUIRED | CRI_F_WHOLE, &lengths, NULL},
         {"scores", CRI_F_SAMPLES, CRI_F_REQUIRED, &scores, NULL},
         {"verdict", CRI_F_FLAGS, 0, &verdict, NULL},
@@ -239,7 +239,7 @@ cr_status cri_formula_sample_mask(cri_request *r, const json_t *body, cri_answer
         {"response_length", CRI_F_COUNT, CRI_F_REQUIRED | CRI_F_POSITIVE, &response_length, NULL},
         {"config", CRI_F_VALUE, 0, &config, NULL},
     };
-    const cri_field settings[] = {
+    const cri_formula_field settings[] = {
         {"max_len_mask", CRI_F_FLAG, 0, &c.max_len_mask, NULL},
         {"difficulty_mask", CRI_F_FLAG, 0, &c.difficulty_mask, NULL},
         {"difficulty_low_threshold", CRI_F_NUMBER, 0, &c.difficulty_low_threshold, NULL},
@@ -276,8 +276,8 @@ enum { HEAD_ROWS = 16 };
 /* Rows [first, first + num) through the vocabulary head of the models: with the identity for x, the
  * products x W^T are the columns of W themselves, so W^T holds the logits, and the gradient of W is
  * theirs. */
-static cr_status run_head(cr_device *dev, cri_request *r, head_request *q, size_t first, size_t num,
-                          cr_err *err)
+static cr_status run_head(cr_device *dev, cri_formula_request *r, head_request *q, size_t first,
+                          size_t num, cr_err *err)
 {
     size_t V = q->vocab_size;
     size_t floats = 2 * V * num + num * num * 2 + 7 * num, num_bytes = floats * sizeof(float);
@@ -322,7 +322,7 @@ static cr_status run_head(cr_device *dev, cri_request *r, head_request *q, size_
     return CR_OK;
 }
 
-static cr_status check_logits(cri_request *r, const head_request *q, cr_err *err)
+static cr_status check_logits(cri_formula_request *r, const head_request *q, cr_err *err)
 {
     for (size_t t = 0; t < q->num_rows; t++) {
         size_t num = q->vocab_size;
@@ -346,10 +346,10 @@ static cr_status check_logits(cri_request *r, const head_request *q, cr_err *err
     return CR_OK;
 }
 
-static cr_status read_head(cri_request *r, const json_t *body, head_request *q, cr_err *err)
+static cr_status read_head(cri_formula_request *r, const json_t *body, head_request *q, cr_err *err)
 {
     const json_t *labels = NULL, *g = NULL, *h = NULL;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"logits", CRI_F_VALUE, CRI_F_REQUIRED, &q->logits, NULL},
         {"labels", CRI_F_VALUE, CRI_F_REQUIRED, &labels, NULL},
         {"grad_log_probs", CRI_F_VALUE, 0, &g, NULL},
@@ -372,7 +372,7 @@ static cr_status read_head(cri_request *r, const json_t *body, head_request *q, 
     return check_logits(r, q, err);
 }
 
-cr_status cri_formula_log_prob(cri_request *r, const json_t *body, cri_answer *a)
+cr_status cri_formula_log_prob(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
     head_request q = {0};
     cr_device *dev = NULL;
@@ -399,12 +399,13 @@ cr_status cri_formula_log_prob(cri_request *r, const json_t *body, cri_answer *a
 
 /* ---- small things ---- */
 
-cr_status cri_formula_kl_controller(cri_request *r, const json_t *body, cri_answer *a)
+cr_status cri_formula_kl_controller(cri_formula_request *r, const json_t *body,
+                                    cri_formula_answer *a)
 {
     double value = 0.2, target = 0, horizon = 10000, *values;
     const json_t *steps = NULL, *step;
     size_t i;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"init_kl_coef", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &value, NULL},
         {"target_kl", CRI_F_NUMBER, CRI_F_NULLABLE | CRI_F_POSITIVE, &target, NULL},
         {"kl_horizon", CRI_F_NUMBER, CRI_F_POSITIVE, &horizon, NULL},
@@ -431,13 +432,13 @@ cr_status cri_formula_kl_controller(cri_request *r, const json_t *body, cri_answ
     return a->err->status;
 }
 
-cr_status cri_formula_schedule(cri_request *r, const json_t *body, cri_answer *a)
+cr_status cri_formula_schedule(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
     enum { MAX_STEPS = 1000000 };
     const char *names[CR_NUM_SCHEDULES + 1];
     int kind = CR_LR_LINEAR;
     double rate = 0, warmup = 0, steps = 0, *lr;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"lr_scheduler_type", CRI_F_CHOICE, CRI_F_REQUIRED, &kind, names},
         {"learning_rate", CRI_F_NUMBER, CRI_F_REQUIRED | CRI_F_NONNEGATIVE, &rate, NULL},
         {"warmup_steps", CRI_F_COUNT, 0, &warmup, NULL},

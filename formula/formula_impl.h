@@ -9,13 +9,13 @@
 #include "formula/formula.h"
 #include "rl/loss.h"
 
-typedef struct cri_request {
+typedef struct cri_formula_request {
     cr_arena *arena;
     bool has_rows, has_samples; /* rows, num_samples are known */
     const char *rows_key, *samples_key;
     cr_ragged rows;
     size_t num_samples;
-} cri_request;
+} cri_formula_request;
 
 typedef enum cri_field_kind {
     CRI_F_ROWS,    /* const double *: [N] lists of numbers, flat */
@@ -37,49 +37,51 @@ typedef enum cri_field_rule {
     CRI_F_WHOLE = 16       /* SAMPLES: whole numbers, >= 0 */
 } cri_field_rule;
 
-typedef struct cri_field {
+typedef struct cri_formula_field {
     const char *key;
     cri_field_kind kind;
     int rules; /* of cri_field_rule */
     void *to;  /* keeps its value when the key is absent */
     const char *const *choices;
-} cri_field;
+} cri_formula_field;
 
 /* where: "" or "config." and so on, put before keys in sentences. object NULL: all keys absent. */
-CR_MUST cr_status cri_read(cri_request *r, const json_t *object, const char *where,
-                           const cri_field *fields, size_t num_fields, cr_err *err);
+CR_MUST cr_status cri_read(cri_formula_request *r, const json_t *object, const char *where,
+                           const cri_formula_field *fields, size_t num_fields, cr_err *err);
 /* Fields of config, of {} if it is NULL. */
 #define CRI_READ(r, object, where, fields, err) \
     cri_read((r), (object), (where), (fields), CR_COUNT(fields), (err))
-size_t cri_num_tokens(const cri_request *r);
-double *cri_tokens(cri_request *r); /* zeroed [number of tokens], in the arena */
-double *cri_numbers(cri_request *r, size_t num);
+size_t cri_num_tokens(const cri_formula_request *r);
+double *cri_tokens(cri_formula_request *r); /* zeroed [number of tokens], in the arena */
+double *cri_numbers(cri_formula_request *r, size_t num);
 /* [num] finite numbers of a list that must have that length (any if *num is SIZE_MAX: then set). */
-CR_MUST cr_status cri_read_list(cri_request *r, const json_t *list, const char *key, int rules,
-                                size_t *num, double **out, cr_err *err);
+CR_MUST cr_status cri_read_list(cri_formula_request *r, const json_t *list, const char *key,
+                                int rules, size_t *num, double **out, cr_err *err);
 
 /* ---- answers ---- */
 
-typedef struct cri_answer {
+typedef struct cri_formula_answer {
     cr_buf *out; /* borrowed */
     cr_err *err; /* the first number that is not finite; later calls do nothing */
-} cri_answer;
-void cri_put_number(cri_answer *a, const char *key, double x);
-void cri_put_list(cri_answer *a, const char *key, const double *x, size_t num);
-void cri_put_rows(cri_answer *a, const char *key, const cr_ragged *rows, const double *x);
-void cri_open(cri_answer *a, const char *key); /* "key":{ */
-void cri_close(cri_answer *a);                 /* } */
+} cri_formula_answer;
+void cri_put_number(cri_formula_answer *a, const char *key, double x);
+void cri_put_list(cri_formula_answer *a, const char *key, const double *x, size_t num);
+void cri_put_rows(cri_formula_answer *a, const char *key, const cr_ragged *rows, const double *x);
+void cri_open(cri_formula_answer *a, const char *key); /* "key":{ */
+void cri_close(cri_formula_answer *a);                 /* } */
 
 /* ---- formulas: one function each, body is the request's object ---- */
 
-typedef cr_status (*cri_formula)(cri_request *r, const json_t *body, cri_answer *a);
-cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *a);
-cr_status cri_formula_loss(cri_request *r, const json_t *body, cri_answer *a);
-cr_status cri_formula_value_loss(cri_request *r, const json_t *body, cri_answer *a);
-cr_status cri_formula_correction(cri_request *r, const json_t *body, cri_answer *a);
-cr_status cri_formula_sample_mask(cri_request *r, const json_t *body, cri_answer *a);
-cr_status cri_formula_log_prob(cri_request *r, const json_t *body, cri_answer *a);
-cr_status cri_formula_kl_controller(cri_request *r, const json_t *body, cri_answer *a);
-cr_status cri_formula_schedule(cri_request *r, const json_t *body, cri_answer *a);
+typedef cr_status (*cri_formula)(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
+cr_status cri_formula_advantage(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
+cr_status cri_formula_loss(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
+cr_status cri_formula_value_loss(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
+cr_status cri_formula_correction(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
+cr_status cri_formula_sample_mask(cri_formula_request *r, const json_t *body,
+                                  cri_formula_answer *a);
+cr_status cri_formula_log_prob(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
+cr_status cri_formula_kl_controller(cri_formula_request *r, const json_t *body,
+                                    cri_formula_answer *a);
+cr_status cri_formula_schedule(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
 
 #endif

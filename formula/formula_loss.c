@@ -5,11 +5,11 @@
 
 /* ---- correction ---- */
 
-static cr_status read_filter(cri_request *r, const json_t *object, const char *where,
+static cr_status read_filter(cri_formula_request *r, const json_t *object, const char *where,
                              struct cr_correction_filter *f, cr_err *err)
 {
     int grain = CR_GRAIN_TOKEN;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"enabled", CRI_F_FLAG, 0, &f->is_enabled, NULL},
         {"agg_type", CRI_F_CHOICE, 0, &grain, cr_grain_names},
         {"ratio_enabled", CRI_F_FLAG, 0, &f->is_ratio, NULL},
@@ -28,7 +28,7 @@ static cr_status read_filter(cri_request *r, const json_t *object, const char *w
 }
 
 /* where: "config." or "config.train_infer_correction.". */
-static cr_status read_correction(cri_request *r, const json_t *object, const char *where,
+static cr_status read_correction(cri_formula_request *r, const json_t *object, const char *where,
                                  cr_correction_config *c, cr_err *err)
 {
     const json_t *weight = NULL, *filters = NULL, *filter;
@@ -36,11 +36,11 @@ static cr_status read_correction(cri_request *r, const json_t *object, const cha
     bool is_detached = true; /* of log-probs that have no gradient here: no choice */
     char inner[80];
     size_t i;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"is_weight", CRI_F_VALUE, 0, &weight, NULL},
         {"filters", CRI_F_VALUE, 0, &filters, NULL},
     };
-    const cri_field settings[] = {
+    const cri_formula_field settings[] = {
         {"enabled", CRI_F_FLAG, 0, &c->has_weight, NULL},
         {"weight_type", CRI_F_CHOICE, 0, &grain, cr_grain_names},
         {"upper_bound", CRI_F_NUMBER, CRI_F_NULLABLE | CRI_F_POSITIVE, &c->upper_bound, NULL},
@@ -69,13 +69,13 @@ static cr_status read_correction(cri_request *r, const json_t *object, const cha
     return CR_OK;
 }
 
-cr_status cri_formula_correction(cri_request *r, const json_t *body, cri_answer *a)
+cr_status cri_formula_correction(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
     const double *old = NULL, *infer = NULL, *mask = NULL;
     const json_t *config = NULL;
     double *ratio[CR_NUM_GRAINS], *diff[CR_NUM_GRAINS], *weight, *keep;
     cr_correction_config c;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"old_log_probs", CRI_F_ROWS, CRI_F_REQUIRED, &old, NULL},
         {"infer_log_probs", CRI_F_ROWS, CRI_F_REQUIRED, &infer, NULL},
         {"mask", CRI_F_MASK, CRI_F_REQUIRED, &mask, NULL},
@@ -115,13 +115,13 @@ typedef struct loss_request {
     double tokens, samples; /* of the whole mini-batch; -1: from the masks */
 } loss_request;
 
-static cr_status read_loss_config(cri_request *r, const json_t *config, loss_request *q,
+static cr_status read_loss_config(cri_formula_request *r, const json_t *config, loss_request *q,
                                   cr_err *err)
 {
     cr_loss_config *c = &q->config;
     int pg_variant = CR_PG_PPO, sampling = 0, mode = CR_AGG_SEQ_MEAN_TOKEN_MEAN;
     const json_t *correction = NULL;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"pg_variant", CRI_F_CHOICE, 0, &pg_variant, cr_variant_names},
         {"importance_sampling", CRI_F_CHOICE, 0, &sampling, ratios},
         {"loss_agg_mode", CRI_F_CHOICE, 0, &mode, cr_agg_names},
@@ -188,11 +188,11 @@ static cr_status check_needs(const loss_request *q, cr_err *err)
     return CR_OK;
 }
 
-static cr_status read_loss(cri_request *r, const json_t *body, loss_request *q, cr_err *err)
+static cr_status read_loss(cri_formula_request *r, const json_t *body, loss_request *q, cr_err *err)
 {
     cr_loss_args *a = &q->args;
     const json_t *config = NULL;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"log_probs", CRI_F_ROWS, CRI_F_REQUIRED, &a->of[CR_COLUMN_LOG_PROBS], NULL},
         {"old_log_probs", CRI_F_ROWS, CRI_F_REQUIRED, &a->of[CR_COLUMN_OLD], NULL},
         {"ref_log_probs", CRI_F_ROWS, 0, &a->of[CR_COLUMN_REF], NULL},
@@ -216,7 +216,7 @@ static cr_status read_loss(cri_request *r, const json_t *body, loss_request *q, 
 }
 
 /* Weights of tokens, and both masks without what the filters drop. */
-static void correct(cri_request *r, loss_request *q)
+static void correct(cri_formula_request *r, loss_request *q)
 {
     cr_loss_args *a = &q->args;
     double *weight = cri_tokens(r), *keep = cri_tokens(r), *mask = cri_tokens(r),
@@ -252,7 +252,7 @@ static void count_all(loss_request *q)
     }
 }
 
-static void put_loss(cri_request *r, const loss_request *q, cri_answer *a)
+static void put_loss(cri_formula_request *r, const loss_request *q, cri_formula_answer *a)
 {
     const cr_loss_metrics *m = &q->args.metrics;
 
@@ -281,7 +281,7 @@ static void put_loss(cri_request *r, const loss_request *q, cri_answer *a)
     cri_close(a);
 }
 
-cr_status cri_formula_loss(cri_request *r, const json_t *body, cri_answer *a)
+cr_status cri_formula_loss(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
     loss_request q = {.config = {.pg_clip = 0.2,
                                  .pg_clip_low = 0.2,
@@ -314,19 +314,19 @@ cr_status cri_formula_loss(cri_request *r, const json_t *body, cri_answer *a)
 
 /* ---- value loss ---- */
 
-cr_status cri_formula_value_loss(cri_request *r, const json_t *body, cri_answer *a)
+cr_status cri_formula_value_loss(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
     const double *values = NULL, *old = NULL, *returns = NULL, *mask = NULL;
     double clip = 0, vf_loss, clipfrac, *grad;
     const json_t *config = NULL;
-    const cri_field fields[] = {
+    const cri_formula_field fields[] = {
         {"values", CRI_F_ROWS, CRI_F_REQUIRED, &values, NULL},
         {"old_values", CRI_F_ROWS, 0, &old, NULL},
         {"returns", CRI_F_ROWS, CRI_F_REQUIRED, &returns, NULL},
         {"mask", CRI_F_MASK, CRI_F_REQUIRED, &mask, NULL},
         {"config", CRI_F_VALUE, 0, &config, NULL},
     };
-    const cri_field settings[] = {
+    const cri_formula_field settings[] = {
         {"value_clip", CRI_F_NUMBER, CRI_F_NULLABLE | CRI_F_POSITIVE, &clip, NULL},
     };
 

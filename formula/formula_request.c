@@ -57,7 +57,7 @@ static cr_status read_number(const json_t *v, const char *at, int rules, double 
     return CR_OK;
 }
 
-double *cri_numbers(cri_request *r, size_t num)
+double *cri_numbers(cri_formula_request *r, size_t num)
 {
     double *x = cr_arena_alloc(r->arena, num * sizeof(double));
 
@@ -65,12 +65,12 @@ double *cri_numbers(cri_request *r, size_t num)
     return x;
 }
 
-size_t cri_num_tokens(const cri_request *r)
+size_t cri_num_tokens(const cri_formula_request *r)
 {
     return r->has_rows ? r->rows.start[r->rows.num_samples] : 0;
 }
 
-double *cri_tokens(cri_request *r)
+double *cri_tokens(cri_formula_request *r)
 {
     return cri_numbers(r, cri_num_tokens(r));
 }
@@ -95,8 +95,8 @@ static cr_status read_numbers(const json_t *list, const char *key, const char *i
     return CR_OK;
 }
 
-cr_status cri_read_list(cri_request *r, const json_t *list, const char *key, int rules, size_t *num,
-                        double **out, cr_err *err)
+cr_status cri_read_list(cri_formula_request *r, const json_t *list, const char *key, int rules,
+                        size_t *num, double **out, cr_err *err)
 {
     if (!json_is_array(list))
         return cr_fail(err, CR_EARG, "%s is %s, but a list of numbers is needed", key,
@@ -112,7 +112,7 @@ cr_status cri_read_list(cri_request *r, const json_t *list, const char *key, int
 /* ---- rows ---- */
 
 /* The number of samples that all per-sample fields share. */
-static cr_status agree_on_samples(cri_request *r, const char *key, size_t num, cr_err *err)
+static cr_status agree_on_samples(cri_formula_request *r, const char *key, size_t num, cr_err *err)
 {
     if (r->has_samples && r->num_samples != num)
         return cr_fail(err, CR_EARG, "%s has %zu samples, but %s has %zu", key, num, r->samples_key,
@@ -123,7 +123,8 @@ static cr_status agree_on_samples(cri_request *r, const char *key, size_t num, c
     return CR_OK;
 }
 
-static cr_status take_shape(cri_request *r, const json_t *list, const char *key, cr_err *err)
+static cr_status take_shape(cri_formula_request *r, const json_t *list, const char *key,
+                            cr_err *err)
 {
     size_t num = json_array_size(list), *start, i;
     const json_t *row;
@@ -145,8 +146,8 @@ static cr_status take_shape(cri_request *r, const json_t *list, const char *key,
     return CR_OK;
 }
 
-static cr_status read_rows(cri_request *r, const json_t *list, const char *key, bool is_mask,
-                           const double **out, cr_err *err)
+static cr_status read_rows(cri_formula_request *r, const json_t *list, const char *key,
+                           bool is_mask, const double **out, cr_err *err)
 {
     const json_t *row;
     double *x;
@@ -180,8 +181,8 @@ static cr_status read_rows(cri_request *r, const json_t *list, const char *key, 
 
 /* ---- fields ---- */
 
-static cr_status read_flags(cri_request *r, const json_t *list, const char *key, const double **out,
-                            cr_err *err)
+static cr_status read_flags(cri_formula_request *r, const json_t *list, const char *key,
+                            const double **out, cr_err *err)
 {
     const json_t *v;
     double *x;
@@ -231,7 +232,7 @@ static cr_status read_choice(const json_t *v, const char *at, const char *const 
     return err->status;
 }
 
-static void set_null(const cri_field *f)
+static void set_null(const cri_formula_field *f)
 {
     if (f->kind == CRI_F_CHOICE)
         *(int *)f->to = 0;
@@ -239,8 +240,8 @@ static void set_null(const cri_field *f)
         *(double *)f->to = 0;
 }
 
-static cr_status read_field(cri_request *r, const json_t *v, const char *where, const cri_field *f,
-                            cr_err *err)
+static cr_status read_field(cri_formula_request *r, const json_t *v, const char *where,
+                            const cri_formula_field *f, cr_err *err)
 {
     char at[120];
     size_t num;
@@ -278,8 +279,8 @@ static cr_status read_field(cri_request *r, const json_t *v, const char *where, 
     return CR_OK;
 }
 
-static cr_status refuse_unknown(const json_t *object, const char *where, const cri_field *fields,
-                                size_t num_fields, cr_err *err)
+static cr_status refuse_unknown(const json_t *object, const char *where,
+                                const cri_formula_field *fields, size_t num_fields, cr_err *err)
 {
     const char *names[32], *key, *near;
     char short_key[64];
@@ -302,8 +303,8 @@ static cr_status refuse_unknown(const json_t *object, const char *where, const c
     return CR_OK;
 }
 
-cr_status cri_read(cri_request *r, const json_t *object, const char *where, const cri_field *fields,
-                   size_t num_fields, cr_err *err)
+cr_status cri_read(cri_formula_request *r, const json_t *object, const char *where,
+                   const cri_formula_field *fields, size_t num_fields, cr_err *err)
 {
     if (object && !json_is_object(object))
         return cr_fail(err, CR_EARG, "%.*s is %s, but an object is needed",
@@ -322,13 +323,13 @@ cr_status cri_read(cri_request *r, const json_t *object, const char *where, cons
 
 /* ---- answers ---- */
 
-static void put_key(cri_answer *a, const char *key)
+static void put_key(cri_formula_answer *a, const char *key)
 {
     if (a->out->num_bytes && a->out->data[a->out->num_bytes - 1] != '{') cr_buf_addc(a->out, ',');
     cr_buf_addf(a->out, "\"%s\":", key);
 }
 
-static void put(cri_answer *a, const char *key, const char *index, double x)
+static void put(cri_formula_answer *a, const char *key, const char *index, double x)
 {
     if (a->err->status != CR_OK) return;
     if (!isfinite(x))
@@ -339,13 +340,14 @@ static void put(cri_answer *a, const char *key, const char *index, double x)
         cr_note(cr_json_add_double(a->out, x, a->err));
 }
 
-void cri_put_number(cri_answer *a, const char *key, double x)
+void cri_put_number(cri_formula_answer *a, const char *key, double x)
 {
     put_key(a, key);
     put(a, key, "", x);
 }
 
-static void put_items(cri_answer *a, const char *key, const char *row, const double *x, size_t num)
+static void put_items(cri_formula_answer *a, const char *key, const char *row, const double *x,
+                      size_t num)
 {
     cr_buf_addc(a->out, '[');
     for (size_t i = 0; i < num && a->err->status == CR_OK; i++) {
@@ -357,13 +359,13 @@ static void put_items(cri_answer *a, const char *key, const char *row, const dou
     cr_buf_addc(a->out, ']');
 }
 
-void cri_put_list(cri_answer *a, const char *key, const double *x, size_t num)
+void cri_put_list(cri_formula_answer *a, const char *key, const double *x, size_t num)
 {
     put_key(a, key);
     put_items(a, key, "", x, num);
 }
 
-void cri_put_rows(cri_answer *a, const char *key, const cr_ragged *rows, const double *x)
+void cri_put_rows(cri_formula_answer *a, const char *key, const cr_ragged *rows, const double *x)
 {
     put_key(a, key);
     cr_buf_addc(a->out, '[');
@@ -376,13 +378,13 @@ void cri_put_rows(cri_answer *a, const char *key, const cr_ragged *rows, const d
     cr_buf_addc(a->out, ']');
 }
 
-void cri_open(cri_answer *a, const char *key)
+void cri_open(cri_formula_answer *a, const char *key)
 {
     if (key) put_key(a, key);
     cr_buf_addc(a->out, '{');
 }
 
-void cri_close(cri_answer *a)
+void cri_close(cri_formula_answer *a)
 {
     cr_buf_addc(a->out, '}');
 }

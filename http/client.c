@@ -300,7 +300,7 @@ static void take_answer(cr_http_client *c, cri_wire *w)
 }
 
 /* What became of the call on a wire. */
-static void take(cr_http_client *c, cri_wire *w, cri_outcome outcome)
+static void take(cr_http_client *c, cri_wire *w, cri_call_outcome outcome)
 {
     cr_http_call *call = w->call;
 

@@ -42,19 +42,19 @@ typedef struct cri_wire {
     cr_http_parser parser;
 } cri_wire;
 
-typedef enum cri_outcome {
+typedef enum cri_call_outcome {
     CRI_GOES_ON,
     CRI_ANSWERED,
     CRI_BROKEN, /* another try may do better; why is in call->last */
     CRI_STALE,  /* a kept connection that the service had closed */
     CRI_HOPELESS
-} cri_outcome;
+} cri_call_outcome;
 
 void cri_wire_close(cri_wire *w);
 /* Begin a call; then step whenever one of w->events has come. */
-cri_outcome cri_wire_begin(cri_wire *w, cr_http_call *call);
-cri_outcome cri_wire_step(cri_wire *w);
+cri_call_outcome cri_wire_begin(cri_wire *w, cr_http_call *call);
+cri_call_outcome cri_wire_step(cri_wire *w);
 /* The deadline of connecting has passed: the next address. */
-cri_outcome cri_wire_late(cri_wire *w);
+cri_call_outcome cri_wire_late(cri_wire *w);
 
 #endif

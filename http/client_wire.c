@@ -18,9 +18,10 @@
 #define CONNECT_S 10.0 /* one address, with TLS */
 enum { PIECE = 64 << 10, IDLE_S = 30, PROBE_S = 10, PROBES = 3 };
 
-static cri_outcome fail(cri_wire *w, cri_outcome outcome, const char *fmt, ...) CR_PRINTF(3, 4);
+static cri_call_outcome fail(cri_wire *w, cri_call_outcome outcome, const char *fmt, ...)
+    CR_PRINTF(3, 4);
 
-static cri_outcome fail(cri_wire *w, cri_outcome outcome, const char *fmt, ...)
+static cri_call_outcome fail(cri_wire *w, cri_call_outcome outcome, const char *fmt, ...)
 {
     va_list args;
 
@@ -82,7 +83,7 @@ static bool connect_to(cri_wire *w, int family, const struct sockaddr *address, 
 }
 
 /* The next address that can be tried. */
-static cri_outcome connect_next(cri_wire *w, int why)
+static cri_call_outcome connect_next(cri_wire *w, int why)
 {
     for (; w->at; w->at = w->at->ai_next) {
         close_socket(w);
@@ -92,7 +93,7 @@ static cri_outcome connect_next(cri_wire *w, int why)
     return fail(w, CRI_BROKEN, "cannot connect: %s", strerror(why));
 }
 
-static cri_outcome open_wire(cri_wire *w)
+static cri_call_outcome open_wire(cri_wire *w)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     const cri_target *t = w->target;
@@ -114,7 +115,7 @@ static cri_outcome open_wire(cri_wire *w)
     return connect_next(w, 0);
 }
 
-cri_outcome cri_wire_late(cri_wire *w)
+cri_call_outcome cri_wire_late(cri_wire *w)
 {
     if (w->at) w->at = w->at->ai_next;
     return connect_next(w, ETIMEDOUT);
@@ -131,14 +132,14 @@ static void expect_name(SSL *ssl, const char *host)
              "OpenSSL has no memory");
 }
 
-static cri_outcome begin_exchange(cri_wire *w)
+static cri_call_outcome begin_exchange(cri_wire *w)
 {
     w->phase = CRI_WIRE_EXCHANGE;
     w->events = POLLIN | POLLOUT;
     return CRI_GOES_ON;
 }
 
-static cri_outcome shake_hands(cri_wire *w)
+static cri_call_outcome shake_hands(cri_wire *w)
 {
     int n, why;
     long verdict;
@@ -163,7 +164,7 @@ static cri_outcome shake_hands(cri_wire *w)
                 "TLS: %s", text);
 }
 
-static cri_outcome end_connect(cri_wire *w)
+static cri_call_outcome end_connect(cri_wire *w)
 {
     int why = 0;
     socklen_t num = sizeof why;
@@ -229,7 +230,7 @@ static void send_some(cri_wire *w)
 }
 
 /* The answer is there; num_more bytes came after it. */
-static cri_outcome end_exchange(cri_wire *w, size_t num_more)
+static cri_call_outcome end_exchange(cri_wire *w, size_t num_more)
 {
     bool was_sent = w->num_sent == w->head.num_bytes + w->call->body.num_bytes;
 
@@ -245,7 +246,7 @@ static cri_outcome end_exchange(cri_wire *w, size_t num_more)
     return CRI_ANSWERED;
 }
 
-static cri_outcome parse(cri_wire *w, const char *bytes, size_t num)
+static cri_call_outcome parse(cri_wire *w, const char *bytes, size_t num)
 {
     size_t at = 0, used;
 
@@ -260,11 +261,11 @@ static cri_outcome parse(cri_wire *w, const char *bytes, size_t num)
     }
 }
 
-static cri_outcome receive(cri_wire *w)
+static cri_call_outcome receive(cri_wire *w)
 {
     char bytes[PIECE];
     const char *why;
-    cri_outcome outcome = CRI_GOES_ON;
+    cri_call_outcome outcome = CRI_GOES_ON;
 
     while (outcome == CRI_GOES_ON) {
         ssize_t n = move(w, bytes, NULL, sizeof bytes, &why);
@@ -312,7 +313,7 @@ static bool is_stale(cri_wire *w)
     return move(w, &byte, NULL, 1, &why) >= 0 || why;
 }
 
-cri_outcome cri_wire_begin(cri_wire *w, cr_http_call *call)
+cri_call_outcome cri_wire_begin(cri_wire *w, cr_http_call *call)
 {
     w->call = call;
     w->num_sent = 0;
@@ -328,7 +329,7 @@ cri_outcome cri_wire_begin(cri_wire *w, cr_http_call *call)
     return begin_exchange(w);
 }
 
-cri_outcome cri_wire_step(cri_wire *w)
+cri_call_outcome cri_wire_step(cri_wire *w)
 {
     if (w->phase == CRI_WIRE_CONNECT) return end_connect(w);
     if (w->phase == CRI_WIRE_HANDSHAKE) return shake_hands(w);

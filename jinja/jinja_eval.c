@@ -95,7 +95,7 @@ static cr_status scope_new(cri_run *run, cri_scope *parent, cri_scope **out)
 static cr_status assign(cri_run *run, const cri_node *target, const cri_value *value)
 {
     cri_value ns, key;
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     switch (target->kind) {
     case JN_NAME:
@@ -501,7 +501,7 @@ static cr_status exec_if(cri_run *run, const cri_node *n)
 }
 
 /* The items for which the loop's condition holds. */
-static cr_status filter_items(cri_run *run, const cri_node *n, cri_seq **items)
+static cr_status filter_items(cri_run *run, const cri_node *n, cri_jinja_seq **items)
 {
     cri_scope *outer = run->scope;
     cri_value kept, v;
@@ -522,7 +522,7 @@ static cr_status filter_items(cri_run *run, const cri_node *n, cri_seq **items)
     return CR_OK;
 }
 
-static cr_status exec_loop(cri_run *run, const cri_node *n, const cri_seq *items)
+static cr_status exec_loop(cri_run *run, const cri_node *n, const cri_jinja_seq *items)
 {
     cri_loop *loop = cri_jinja_alloc(run, sizeof *loop);
     cri_value loop_value = {.kind = JV_LOOP, .loop = loop};
@@ -545,7 +545,7 @@ static cr_status exec_for(cri_run *run, const cri_node *n)
 {
     cri_scope *outer = run->scope;
     cri_value v;
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     CR_TRY(eval(run, n->b, &v));
     CR_TRY(cri_jinja_items(run, &v, &items));

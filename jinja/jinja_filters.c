@@ -96,7 +96,8 @@ static cr_status sort_key(cri_run *run, const cri_value *item, const cri_value *
     return CR_OK;
 }
 
-cr_status cri_jinja_sort(cri_run *run, cri_seq *items, const cri_seq *keys, bool is_reverse)
+cr_status cri_jinja_sort(cri_run *run, cri_jinja_seq *items, const cri_jinja_seq *keys,
+                         bool is_reverse)
 {
     cri_value *key = cri_jinja_alloc(run, items->num * sizeof *key);
 
@@ -359,7 +360,7 @@ static cr_status f_default(cri_run *run, const cri_value *in, const cri_value *a
 /* A fresh sequence of in's items. */
 static cr_status copy_items(cri_run *run, const cri_value *in, cri_seq_kind kind, cri_value *out)
 {
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     CR_TRY(cri_jinja_items(run, in, &items));
     CR_TRY(cri_jinja_seq_new(run, kind, items->num, out));
@@ -376,7 +377,7 @@ static cr_status f_list(cri_run *run, const cri_value *in, const cri_value *arg,
 
 static cr_status f_first(cri_run *run, const cri_value *in, const cri_value *arg, cri_value *out)
 {
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     (void)arg;
     *out = cri_jinja_undefined("the first item");
@@ -394,7 +395,7 @@ static cr_status f_first(cri_run *run, const cri_value *in, const cri_value *arg
 
 static cr_status f_last(cri_run *run, const cri_value *in, const cri_value *arg, cri_value *out)
 {
-    cri_seq *items;
+    cri_jinja_seq *items;
     (void)arg;
     if (in->kind == JV_UNDEFINED || (in->kind == JV_SEQ && in->seq->kind == JQ_ITERATOR))
         return cri_jinja_fail(run, "a %s has no last item", cri_jinja_kind_name(in));
@@ -449,7 +450,7 @@ static cr_status f_unique(cri_run *run, const cri_value *in, const cri_value *ar
 {
     bool with_case;
     cri_value seen, key;
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     CR_TRY(flag(run, &arg[0], &with_case));
     CR_TRY(cri_jinja_items(run, in, &items));
@@ -471,7 +472,7 @@ static cr_status extreme(cri_run *run, const cri_value *in, const cri_value *arg
 {
     bool with_case;
     cri_value best, key;
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     CR_TRY(flag(run, &arg[0], &with_case));
     CR_TRY(cri_jinja_items(run, in, &items));
@@ -499,7 +500,7 @@ static cr_status f_max(cri_run *run, const cri_value *in, const cri_value *arg, 
 
 static cr_status f_sum(cri_run *run, const cri_value *in, const cri_value *arg, cri_value *out)
 {
-    cri_seq *items;
+    cri_jinja_seq *items;
     cri_value v, sum = arg[1].kind == JV_ABSENT ? cri_jinja_int(0) : arg[1];
 
     CR_TRY(cri_jinja_items(run, in, &items));
@@ -574,7 +575,7 @@ static cr_status f_map(cri_run *run, const cri_value *in, const cri_args *args, 
     cri_value attr = {0}, by_default = {0}, v;
     const char *filter = NULL;
     cri_args rest = *args;
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     if (args->num && !args->name[0]) {
         CR_TRY(text_name(run, &args->value[0], &filter));
@@ -607,7 +608,7 @@ static cr_status choose(cri_run *run, const cri_value *in, const cri_args *args,
     const char *test = NULL;
     size_t skip = by_attr;
     cri_args rest;
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     if (args->num < skip) return cri_jinja_fail(run, "an attribute is missing");
     if (args->num > skip) CR_TRY(text_name(run, &args->value[skip++], &test));

@@ -13,12 +13,12 @@
 
 /* ---- values ---- */
 
-typedef struct cri_seq {
+typedef struct cri_jinja_seq {
     cri_seq_kind kind;
     bool is_spent; /* an iterator that was walked */
     size_t num, capacity;
     cri_value *item;
-} cri_seq;
+} cri_jinja_seq;
 
 typedef struct cri_dict {
     size_t num, capacity;
@@ -34,7 +34,7 @@ typedef struct cri_method {
 } cri_method;
 
 typedef struct cri_loop {
-    const cri_seq *items;
+    const cri_jinja_seq *items;
     size_t index, depth;
     cri_value changed;
 } cri_loop;
@@ -79,7 +79,7 @@ CR_MUST cr_status cri_jinja_string_copy(cri_run *run, const char *s, size_t n, c
 CR_MUST cr_status cri_jinja_string_take(cri_run *run, cr_buf *buf, cri_value *out); /* frees buf */
 CR_MUST cr_status cri_jinja_seq_new(cri_run *run, cri_seq_kind kind, size_t capacity,
                                     cri_value *out);
-CR_MUST cr_status cri_jinja_seq_add(cri_run *run, cri_seq *seq, const cri_value *item);
+CR_MUST cr_status cri_jinja_seq_add(cri_run *run, cri_jinja_seq *seq, const cri_value *item);
 CR_MUST cr_status cri_jinja_dict_new(cri_run *run, cri_value *out);
 CR_MUST cr_status cri_jinja_dict_put(cri_run *run, cri_dict *dict, const cri_value *key,
                                      const cri_value *value);
@@ -102,7 +102,7 @@ typedef struct cri_json_style {
 CR_MUST cr_status cri_jinja_to_json(cri_run *run, const cri_value *v, const cri_json_style *style,
                                     int level, cr_buf *out);
 /* The items that a loop over v sees (code points, keys, ..); an iterator is spent. */
-CR_MUST cr_status cri_jinja_items(cri_run *run, const cri_value *v, cri_seq **out);
+CR_MUST cr_status cri_jinja_items(cri_run *run, const cri_value *v, cri_jinja_seq **out);
 CR_MUST cr_status cri_jinja_length(cri_run *run, const cri_value *v, size_t *out);
 /* v.name and v[key]; not there: undefined. */
 CR_MUST cr_status cri_jinja_get_attr(cri_run *run, const cri_value *v, const char *name,
@@ -137,7 +137,7 @@ CR_MUST cr_status cri_jinja_split(cri_run *run, const cri_value *in, const cri_v
                                   int64_t max, bool from_right, cri_value *out);
 CR_MUST cr_status cri_jinja_split_lines(cri_run *run, const cri_value *in, bool keep_ends,
                                         cri_value *out);
-CR_MUST cr_status cri_jinja_join(cri_run *run, const cri_value *sep, const cri_seq *items,
+CR_MUST cr_status cri_jinja_join(cri_run *run, const cri_value *sep, const cri_jinja_seq *items,
                                  bool is_strict, cri_value *out);
 CR_MUST cr_status cri_jinja_format_percent(cri_run *run, const cri_value *format,
                                            const cri_value *args, size_t num, cri_value *out);
@@ -164,7 +164,7 @@ typedef struct cri_callable {
 CR_MUST cr_status cri_jinja_call_bound(cri_run *run, const cri_callable *c, const cri_value *in,
                                        const cri_args *args, cri_value *out);
 /* The part of sorted() by key(item); is_reverse keeps equal items in order, too. */
-CR_MUST cr_status cri_jinja_sort(cri_run *run, cri_seq *items, const cri_seq *keys,
+CR_MUST cr_status cri_jinja_sort(cri_run *run, cri_jinja_seq *items, const cri_jinja_seq *keys,
                                  bool is_reverse);
 CR_MUST cr_status cri_jinja_filter(cri_run *run, const char *name, const cri_value *in,
                                    const cri_args *args, cri_value *out);

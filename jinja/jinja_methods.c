@@ -187,7 +187,7 @@ METHOD(s_count)
 
 METHOD(s_join)
 {
-    cri_seq *items;
+    cri_jinja_seq *items;
     CR_TRY(cri_jinja_items(run, &arg[0], &items));
     return cri_jinja_join(run, in, items, true, out);
 }
@@ -626,7 +626,7 @@ static cr_status test_case(cri_run *run, const cri_value *v, bool upper, bool *o
 
 static cr_status test_kind(cri_run *run, test_of_kind test, const cri_value *v, bool *out)
 {
-    cri_kind k = v->kind;
+    cri_jinja_kind k = v->kind;
 
     switch (test) {
     case IS_DEFINED:

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-cr_status cri_jinja_parse_fail(cri_parser *p, const char *why)
+cr_status cri_jinja_parse_fail(cri_jinja_parser *p, const char *why)
 {
     return cr_fail(p->err, CR_EFORMAT, "%s: line %d: %s (at \"%.40s\")", p->what, p->t->line, why,
                    p->t->kind == JT_EOF         ? "end"
@@ -12,7 +12,7 @@ cr_status cri_jinja_parse_fail(cri_parser *p, const char *why)
                                                 : p->t->s);
 }
 
-cri_node *cri_jinja_node_new(cri_parser *p, cri_node_kind kind)
+cri_node *cri_jinja_node_new(cri_jinja_parser *p, cri_node_kind kind)
 {
     cri_node *n = cr_arena_alloc(p->arena, sizeof *n);
     *n = (cri_node){.kind = kind, .line = p->t->line};
@@ -30,7 +30,7 @@ void cri_jinja_nodes_add(cri_nodes *list, cri_node *n)
 }
 
 /* Move the list into the arena. */
-cri_node **cri_jinja_nodes_take(cri_parser *p, cri_nodes *list, size_t *num)
+cri_node **cri_jinja_nodes_take(cri_jinja_parser *p, cri_nodes *list, size_t *num)
 {
     cri_node **made = cr_arena_alloc(p->arena, (list->num + 1) * sizeof *made);
     if (list->num) memcpy(made, list->node, list->num * sizeof *made);
@@ -40,27 +40,27 @@ cri_node **cri_jinja_nodes_take(cri_parser *p, cri_nodes *list, size_t *num)
     return made;
 }
 
-bool cri_jinja_at_op(const cri_parser *p, const char *op)
+bool cri_jinja_at_op(const cri_jinja_parser *p, const char *op)
 {
     return p->t->kind == JT_OP && strcmp(p->t->s, op) == 0;
 }
 
-bool cri_jinja_at_name(const cri_parser *p, const char *name)
+bool cri_jinja_at_name(const cri_jinja_parser *p, const char *name)
 {
     return p->t->kind == JT_NAME && strcmp(p->t->s, name) == 0;
 }
 
-bool cri_jinja_skip_op(cri_parser *p, const char *op)
+bool cri_jinja_skip_op(cri_jinja_parser *p, const char *op)
 {
     return cri_jinja_at_op(p, op) ? p->t++, true : false;
 }
 
-bool cri_jinja_skip_name(cri_parser *p, const char *name)
+bool cri_jinja_skip_name(cri_jinja_parser *p, const char *name)
 {
     return cri_jinja_at_name(p, name) ? p->t++, true : false;
 }
 
-cr_status cri_jinja_expect_op(cri_parser *p, const char *op)
+cr_status cri_jinja_expect_op(cri_jinja_parser *p, const char *op)
 {
     char why[40] = "expected ";
     if (cri_jinja_skip_op(p, op)) return CR_OK;
@@ -68,30 +68,30 @@ cr_status cri_jinja_expect_op(cri_parser *p, const char *op)
     return cri_jinja_parse_fail(p, why);
 }
 
-cr_status cri_jinja_expect_name(cri_parser *p, const char **name)
+cr_status cri_jinja_expect_name(cri_jinja_parser *p, const char **name)
 {
     if (p->t->kind != JT_NAME) return cri_jinja_parse_fail(p, "expected a name");
     *name = (p->t++)->s;
     return CR_OK;
 }
 
-cr_status cri_jinja_parse_enter(cri_parser *p)
+cr_status cri_jinja_parse_enter(cri_jinja_parser *p)
 {
     return ++p->depth > CRI_MAX_NESTING ? cri_jinja_parse_fail(p, "the template is nested too deep")
                                         : CR_OK;
 }
 
-static cr_status parse_unary(cri_parser *p, bool with_filter, cri_node **out);
+static cr_status parse_unary(cri_jinja_parser *p, bool with_filter, cri_node **out);
 
 /* ---- expressions ---- */
 
-static bool is_tuple_end(const cri_parser *p, const char *end_name)
+static bool is_tuple_end(const cri_jinja_parser *p, const char *end_name)
 {
     return p->t->kind == JT_VAR_END || p->t->kind == JT_BLOCK_END || cri_jinja_at_op(p, ")") ||
            (end_name && cri_jinja_at_name(p, end_name));
 }
 
-static cr_status tuple_items(cri_parser *p, cri_tuple_form form, const char *end_name,
+static cr_status tuple_items(cri_jinja_parser *p, cri_tuple_form form, const char *end_name,
                              cri_nodes *items, bool *is_tuple)
 {
     cri_node *item;
@@ -108,7 +108,7 @@ static cr_status tuple_items(cri_parser *p, cri_tuple_form form, const char *end
     }
 }
 
-cr_status cri_jinja_parse_tuple(cri_parser *p, cri_tuple_form form, const char *end_name,
+cr_status cri_jinja_parse_tuple(cri_jinja_parser *p, cri_tuple_form form, const char *end_name,
                                 bool in_parentheses, cri_node **out)
 {
     cri_nodes items = {0};
@@ -128,7 +128,8 @@ cr_status cri_jinja_parse_tuple(cri_parser *p, cri_tuple_form form, const char *
 }
 
 /* "[a, b]" or "{a: b}" after its opener. */
-static cr_status sequence_items(cri_parser *p, const char *end, bool is_dict, cri_nodes *items)
+static cr_status sequence_items(cri_jinja_parser *p, const char *end, bool is_dict,
+                                cri_nodes *items)
 {
     cri_node *item;
     while (!cri_jinja_at_op(p, end)) {
@@ -146,7 +147,7 @@ static cr_status sequence_items(cri_parser *p, const char *end, bool is_dict, cr
     return cri_jinja_expect_op(p, end);
 }
 
-static cr_status parse_sequence(cri_parser *p, cri_node **out)
+static cr_status parse_sequence(cri_jinja_parser *p, cri_node **out)
 {
     bool is_dict = cri_jinja_at_op(p, "{");
     cri_node *n = cri_jinja_node_new(p, is_dict ? JN_DICT : JN_LIST);
@@ -160,7 +161,7 @@ static cr_status parse_sequence(cri_parser *p, cri_node **out)
     return status;
 }
 
-static cr_status parse_string(cri_parser *p, cri_node *n)
+static cr_status parse_string(cri_jinja_parser *p, cri_node *n)
 {
     cr_buf text = {0};
     n->kind = JN_CONST;
@@ -172,7 +173,7 @@ static cr_status parse_string(cri_parser *p, cri_node *n)
     return CR_OK;
 }
 
-static cr_status parse_name(cri_parser *p, bool is_target, cri_node *n)
+static cr_status parse_name(cri_jinja_parser *p, bool is_target, cri_node *n)
 {
     const char *name = (p->t++)->s;
 
@@ -196,7 +197,7 @@ static cr_status parse_name(cri_parser *p, bool is_target, cri_node *n)
 }
 
 /* is_target: "ns.x" may be assigned to. */
-cr_status cri_jinja_parse_primary(cri_parser *p, bool is_target, cri_node **out)
+cr_status cri_jinja_parse_primary(cri_jinja_parser *p, bool is_target, cri_node **out)
 {
     cri_node *n = *out = cri_jinja_node_new(p, JN_CONST);
 
@@ -221,7 +222,7 @@ cr_status cri_jinja_parse_primary(cri_parser *p, bool is_target, cri_node **out)
     }
 }
 
-static cr_status parse_subscribed(cri_parser *p, cri_node **out)
+static cr_status parse_subscribed(cri_jinja_parser *p, cri_node **out)
 {
     cri_node *n = cri_jinja_node_new(p, JN_SLICE);
 
@@ -242,7 +243,7 @@ static cr_status parse_subscribed(cri_parser *p, cri_node **out)
     return CR_OK;
 }
 
-static cr_status parse_subscript(cri_parser *p, cri_node **node)
+static cr_status parse_subscript(cri_jinja_parser *p, cri_node **node)
 {
     cri_node *n = cri_jinja_node_new(p, JN_ITEM);
 
@@ -258,7 +259,7 @@ static cr_status parse_subscript(cri_parser *p, cri_node **node)
     return cri_jinja_expect_op(p, "]");
 }
 
-static cr_status argument_items(cri_parser *p, cri_nodes *items)
+static cr_status argument_items(cri_jinja_parser *p, cri_nodes *items)
 {
     bool has_keyword = false;
 
@@ -286,7 +287,7 @@ static cr_status argument_items(cri_parser *p, cri_nodes *items)
 }
 
 /* "(a, b=c)" at its opener: n's list. */
-static cr_status parse_arguments(cri_parser *p, cri_node *n)
+static cr_status parse_arguments(cri_jinja_parser *p, cri_node *n)
 {
     cri_nodes items = {0};
     cr_status status = cri_jinja_expect_op(p, "(");
@@ -296,7 +297,7 @@ static cr_status parse_arguments(cri_parser *p, cri_node *n)
     return status;
 }
 
-static cr_status parse_call(cri_parser *p, cri_node **node)
+static cr_status parse_call(cri_jinja_parser *p, cri_node **node)
 {
     cri_node *n = cri_jinja_node_new(p, JN_CALL);
     n->a = *node;
@@ -304,7 +305,7 @@ static cr_status parse_call(cri_parser *p, cri_node **node)
     return parse_arguments(p, n);
 }
 
-static cr_status parse_postfix(cri_parser *p, cri_node **node)
+static cr_status parse_postfix(cri_jinja_parser *p, cri_node **node)
 {
     for (;;) {
         if (cri_jinja_at_op(p, ".") || cri_jinja_at_op(p, "["))
@@ -317,7 +318,7 @@ static cr_status parse_postfix(cri_parser *p, cri_node **node)
 }
 
 /* All "| name(arguments)" that follow; starts_inline: the first has no bar. */
-cr_status cri_jinja_parse_filters(cri_parser *p, bool starts_inline, cri_node **node)
+cr_status cri_jinja_parse_filters(cri_jinja_parser *p, bool starts_inline, cri_node **node)
 {
     while (starts_inline || cri_jinja_skip_op(p, "|")) {
         cri_node *n = cri_jinja_node_new(p, JN_FILTER);
@@ -330,7 +331,7 @@ cr_status cri_jinja_parse_filters(cri_parser *p, bool starts_inline, cri_node **
     return CR_OK;
 }
 
-static bool starts_test_argument(const cri_parser *p)
+static bool starts_test_argument(const cri_jinja_parser *p)
 {
     if (p->t->kind == JT_NAME)
         return !cri_jinja_at_name(p, "else") && !cri_jinja_at_name(p, "or") &&
@@ -339,7 +340,7 @@ static bool starts_test_argument(const cri_parser *p)
            cri_jinja_at_op(p, "[") || cri_jinja_at_op(p, "{");
 }
 
-static cr_status parse_test(cri_parser *p, cri_node **node)
+static cr_status parse_test(cri_jinja_parser *p, cri_node **node)
 {
     cri_node *n = cri_jinja_node_new(p, JN_TEST), *negated = cri_jinja_node_new(p, JN_NOT);
     bool is_negated;
@@ -363,7 +364,7 @@ static cr_status parse_test(cri_parser *p, cri_node **node)
     return CR_OK;
 }
 
-static cr_status parse_unary(cri_parser *p, bool with_filter, cri_node **out)
+static cr_status parse_unary(cri_jinja_parser *p, bool with_filter, cri_node **out)
 {
     cri_node *n = cri_jinja_node_new(p, cri_jinja_at_op(p, "-") ? JN_NEG : JN_POS);
 
@@ -396,10 +397,10 @@ static const struct {
 } binaries[] = {{"+", JO_ADD, 0}, {"-", JO_SUB, 0},       {"*", JO_MUL, 1}, {"/", JO_DIV, 1},
                 {"%", JO_MOD, 1}, {"//", JO_FLOORDIV, 1}, {"**", JO_POW, 2}};
 
-static cr_status parse_concat(cri_parser *p, cri_node **out);
+static cr_status parse_concat(cri_jinja_parser *p, cri_node **out);
 
 /* level 0: sums, above "~"; 1: products; 2: powers. */
-static cr_status parse_binary(cri_parser *p, int level, cri_node **out)
+static cr_status parse_binary(cri_jinja_parser *p, int level, cri_node **out)
 {
     cri_node *right;
 
@@ -421,7 +422,7 @@ static cr_status parse_binary(cri_parser *p, int level, cri_node **out)
     }
 }
 
-static cr_status concat_items(cri_parser *p, cri_nodes *items)
+static cr_status concat_items(cri_jinja_parser *p, cri_nodes *items)
 {
     cri_node *item;
     do {
@@ -431,7 +432,7 @@ static cr_status concat_items(cri_parser *p, cri_nodes *items)
     return CR_OK;
 }
 
-static cr_status parse_concat(cri_parser *p, cri_node **out)
+static cr_status parse_concat(cri_jinja_parser *p, cri_node **out)
 {
     cri_node *n = cri_jinja_node_new(p, JN_CONCAT);
     cri_nodes items = {0};
@@ -442,7 +443,7 @@ static cr_status parse_concat(cri_parser *p, cri_node **out)
     return status;
 }
 
-static bool compare_operator(cri_parser *p, cri_op *op)
+static bool compare_operator(cri_jinja_parser *p, cri_op *op)
 {
     static const struct {
         const char *text;
@@ -458,7 +459,7 @@ static bool compare_operator(cri_parser *p, cri_op *op)
     return false;
 }
 
-static cr_status compare_items(cri_parser *p, cri_nodes *items)
+static cr_status compare_items(cri_jinja_parser *p, cri_nodes *items)
 {
     cri_op op;
     while (compare_operator(p, &op)) {
@@ -470,7 +471,7 @@ static cr_status compare_items(cri_parser *p, cri_nodes *items)
     return CR_OK;
 }
 
-static cr_status parse_compare(cri_parser *p, cri_node **out)
+static cr_status parse_compare(cri_jinja_parser *p, cri_node **out)
 {
     cri_node *n = cri_jinja_node_new(p, JN_COMPARE);
     cri_nodes items = {0};
@@ -484,7 +485,7 @@ static cr_status parse_compare(cri_parser *p, cri_node **out)
     return status;
 }
 
-static cr_status parse_not(cri_parser *p, cri_node **out)
+static cr_status parse_not(cri_jinja_parser *p, cri_node **out)
 {
     cri_node *n = cri_jinja_node_new(p, JN_NOT);
 
@@ -496,7 +497,7 @@ static cr_status parse_not(cri_parser *p, cri_node **out)
     return CR_OK;
 }
 
-static cr_status parse_logic(cri_parser *p, bool is_or, cri_node **out)
+static cr_status parse_logic(cri_jinja_parser *p, bool is_or, cri_node **out)
 {
     CR_TRY(is_or ? parse_logic(p, false, out) : parse_not(p, out));
     while (cri_jinja_skip_name(p, is_or ? "or" : "and")) {
@@ -508,7 +509,7 @@ static cr_status parse_logic(cri_parser *p, bool is_or, cri_node **out)
     return CR_OK;
 }
 
-cr_status cri_jinja_parse_expression(cri_parser *p, bool with_if, cri_node **out)
+cr_status cri_jinja_parse_expression(cri_jinja_parser *p, bool with_if, cri_node **out)
 {
     CR_TRY(cri_jinja_parse_enter(p));
     CR_TRY(parse_logic(p, true, out));

@@ -72,7 +72,7 @@ void cri_jinja_add_repr(cr_buf *out, const char *s, size_t n)
 
 static cr_status add_text(cri_run *run, const cri_value *v, bool is_repr, cr_buf *out);
 
-static cr_status add_seq(cri_run *run, const cri_seq *seq, cr_buf *out)
+static cr_status add_seq(cri_run *run, const cri_jinja_seq *seq, cr_buf *out)
 {
     bool is_tuple = seq->kind == JQ_TUPLE;
 
@@ -246,8 +246,8 @@ static cr_status json_dict(cri_run *run, const cri_dict *dict, const cri_json_st
     return CR_OK;
 }
 
-static cr_status json_seq(cri_run *run, const cri_seq *seq, const cri_json_style *style, int level,
-                          cr_buf *out)
+static cr_status json_seq(cri_run *run, const cri_jinja_seq *seq, const cri_json_style *style,
+                          int level, cr_buf *out)
 {
     cr_buf_addc(out, '[');
     for (size_t i = 0; i < seq->num; i++) {

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-static cr_status parse_statement(cri_parser *p, cri_node **out);
+static cr_status parse_statement(cri_jinja_parser *p, cri_node **out);
 
-static bool is_one_of(const cri_parser *p, const char *const *names)
+static bool is_one_of(const cri_jinja_parser *p, const char *const *names)
 {
     for (; *names; names++)
         if (cri_jinja_at_name(p, *names)) return true;
@@ -13,7 +13,7 @@ static bool is_one_of(const cri_parser *p, const char *const *names)
 }
 
 /* Until a block tag that is one of ends (NULL: until the end); stands on its name then. */
-static cr_status body_items(cri_parser *p, const char *const *ends, cri_nodes *items)
+static cr_status body_items(cri_jinja_parser *p, const char *const *ends, cri_nodes *items)
 {
     cri_node *n;
     for (;;) {
@@ -46,7 +46,7 @@ static cr_status body_items(cri_parser *p, const char *const *ends, cri_nodes *i
     }
 }
 
-static cr_status parse_body(cri_parser *p, cri_node *n, const char *const *ends)
+static cr_status parse_body(cri_jinja_parser *p, cri_node *n, const char *const *ends)
 {
     cri_nodes items = {0};
     cr_status status = CR_OK;
@@ -63,7 +63,7 @@ static cr_status parse_body(cri_parser *p, cri_node *n, const char *const *ends)
     return status;
 }
 
-static cr_status parse_body_to(cri_parser *p, cri_node *n, const char *end)
+static cr_status parse_body_to(cri_jinja_parser *p, cri_node *n, const char *end)
 {
     const char *const ends[] = {end, NULL};
     CR_TRY(parse_body(p, n, ends));
@@ -71,7 +71,7 @@ static cr_status parse_body_to(cri_parser *p, cri_node *n, const char *end)
     return CR_OK;
 }
 
-static cr_status check_target(cri_parser *p, const cri_node *n, bool is_loop)
+static cr_status check_target(cri_jinja_parser *p, const cri_node *n, bool is_loop)
 {
     if (is_loop && n->kind == JN_NAME && strcmp(n->text, "loop") == 0)
         return cri_jinja_parse_fail(p, "loop is the loop's own name");
@@ -82,7 +82,7 @@ static cr_status check_target(cri_parser *p, const cri_node *n, bool is_loop)
     return CR_OK;
 }
 
-static cr_status parse_target(cri_parser *p, bool with_namespace, const char *end_name,
+static cr_status parse_target(cri_jinja_parser *p, bool with_namespace, const char *end_name,
                               cri_node **out)
 {
     CR_TRY(
@@ -90,7 +90,7 @@ static cr_status parse_target(cri_parser *p, bool with_namespace, const char *en
     return check_target(p, *out, end_name != NULL);
 }
 
-static cr_status branch_items(cri_parser *p, cri_nodes *items)
+static cr_status branch_items(cri_jinja_parser *p, cri_nodes *items)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
     for (bool is_else = false;;) {
@@ -105,7 +105,7 @@ static cr_status branch_items(cri_parser *p, cri_nodes *items)
     }
 }
 
-static cr_status parse_if(cri_parser *p, cri_node *n)
+static cr_status parse_if(cri_jinja_parser *p, cri_node *n)
 {
     cri_nodes items = {0};
     cr_status status = branch_items(p, &items);
@@ -114,7 +114,7 @@ static cr_status parse_if(cri_parser *p, cri_node *n)
     return status;
 }
 
-static cr_status parse_for(cri_parser *p, cri_node *n)
+static cr_status parse_for(cri_jinja_parser *p, cri_node *n)
 {
     static const char *const ends[] = {"endfor", "else", NULL};
 
@@ -134,7 +134,7 @@ static cr_status parse_for(cri_parser *p, cri_node *n)
     return parse_body_to(p, n->d, "endfor");
 }
 
-static cr_status parse_set(cri_parser *p, cri_node *n)
+static cr_status parse_set(cri_jinja_parser *p, cri_node *n)
 {
     CR_TRY(parse_target(p, true, NULL, &n->a));
     n->kind = JN_SET;
@@ -144,7 +144,7 @@ static cr_status parse_set(cri_parser *p, cri_node *n)
     return parse_body_to(p, n, "endset");
 }
 
-static cr_status signature_items(cri_parser *p, cri_nodes *items)
+static cr_status signature_items(cri_jinja_parser *p, cri_nodes *items)
 {
     CR_TRY(cri_jinja_expect_op(p, "("));
     while (!cri_jinja_at_op(p, ")")) {
@@ -160,7 +160,7 @@ static cr_status signature_items(cri_parser *p, cri_nodes *items)
     return cri_jinja_expect_op(p, ")");
 }
 
-static cr_status parse_signature(cri_parser *p, cri_node *n)
+static cr_status parse_signature(cri_jinja_parser *p, cri_node *n)
 {
     cri_nodes items = {0};
     cr_status status = signature_items(p, &items);
@@ -169,7 +169,7 @@ static cr_status parse_signature(cri_parser *p, cri_node *n)
 }
 
 /* The body of a macro is not in the loop around it. */
-static cr_status parse_macro_body(cri_parser *p, cri_node *n, const char *end)
+static cr_status parse_macro_body(cri_jinja_parser *p, cri_node *n, const char *end)
 {
     int num_loops = p->num_loops;
     cr_status status;
@@ -179,7 +179,7 @@ static cr_status parse_macro_body(cri_parser *p, cri_node *n, const char *end)
     return status;
 }
 
-static cr_status parse_macro(cri_parser *p, cri_node *n)
+static cr_status parse_macro(cri_jinja_parser *p, cri_node *n)
 {
     int num_callers = p->num_callers;
 
@@ -191,7 +191,7 @@ static cr_status parse_macro(cri_parser *p, cri_node *n)
     return CR_OK;
 }
 
-static cr_status parse_call_block(cri_parser *p, cri_node *n)
+static cr_status parse_call_block(cri_jinja_parser *p, cri_node *n)
 {
     n->kind = JN_CALL_BLOCK;
     n->text = "caller";
@@ -201,14 +201,14 @@ static cr_status parse_call_block(cri_parser *p, cri_node *n)
     return parse_macro_body(p, n, "endcall");
 }
 
-static cr_status parse_filter_block(cri_parser *p, cri_node *n)
+static cr_status parse_filter_block(cri_jinja_parser *p, cri_node *n)
 {
     n->kind = JN_FILTER_BLOCK;
     CR_TRY(cri_jinja_parse_filters(p, true, &n->b));
     return parse_body_to(p, n, "endfilter");
 }
 
-static cr_status with_items(cri_parser *p, cri_nodes *items)
+static cr_status with_items(cri_jinja_parser *p, cri_nodes *items)
 {
     cri_node *n;
     while (p->t->kind != JT_BLOCK_END) {
@@ -223,7 +223,7 @@ static cr_status with_items(cri_parser *p, cri_nodes *items)
     return CR_OK;
 }
 
-static cr_status parse_with(cri_parser *p, cri_node *n)
+static cr_status parse_with(cri_jinja_parser *p, cri_node *n)
 {
     cri_nodes items = {0};
     cr_status status = with_items(p, &items);
@@ -232,23 +232,23 @@ static cr_status parse_with(cri_parser *p, cri_node *n)
     return status == CR_OK ? parse_body_to(p, n, "endwith") : status;
 }
 
-static cr_status parse_generation(cri_parser *p, cri_node *n)
+static cr_status parse_generation(cri_jinja_parser *p, cri_node *n)
 {
     n->kind = JN_SCOPE;
     return parse_macro_body(p, n, "endgeneration");
 }
 
-static cr_status parse_jump(cri_parser *p, cri_node *n)
+static cr_status parse_jump(cri_jinja_parser *p, cri_node *n)
 {
     n->kind = strcmp(p->t[-1].s, "break") == 0 ? JN_BREAK : JN_CONTINUE;
     return p->num_loops ? CR_OK : cri_jinja_parse_fail(p, "break or continue outside of a loop");
 }
 
-static cr_status parse_statement(cri_parser *p, cri_node **out)
+static cr_status parse_statement(cri_jinja_parser *p, cri_node **out)
 {
     static const struct {
         const char *name;
-        cr_status (*parse)(cri_parser *p, cri_node *n);
+        cr_status (*parse)(cri_jinja_parser *p, cri_node *n);
     } all[] = {{"if", parse_if},           {"for", parse_for},
                {"set", parse_set},         {"macro", parse_macro},
                {"call", parse_call_block}, {"filter", parse_filter_block},
@@ -273,7 +273,8 @@ cr_status cr_jinja_parse(const char *text, size_t num_bytes, const char *what, c
     jinja->what = cr_strdup(what);
     status = cri_jinja_lex(text, num_bytes, what, jinja->arena, &tokens, &num, err);
     if (status == CR_OK) {
-        cri_parser p = {.t = tokens, .arena = jinja->arena, .what = what, .depth = 1, .err = err};
+        cri_jinja_parser p = {
+            .t = tokens, .arena = jinja->arena, .what = what, .depth = 1, .err = err};
         jinja->root = cri_jinja_node_new(&p, JN_SCOPE);
         status = parse_body(&p, jinja->root, NULL);
     }

@@ -150,14 +150,14 @@ cr_status cri_jinja_change_case(cri_run *run, const cri_value *in, cri_case to, 
 
 /* ---- splitting and joining ---- */
 
-static cr_status add_piece(cri_run *run, cri_seq *seq, const char *s, size_t n)
+static cr_status add_piece(cri_run *run, cri_jinja_seq *seq, const char *s, size_t n)
 {
     cri_value piece;
     CR_TRY(cri_jinja_string_copy(run, s, n, &piece));
     return cri_jinja_seq_add(run, seq, &piece);
 }
 
-static void reverse(cri_seq *seq)
+static void reverse(cri_jinja_seq *seq)
 {
     for (size_t i = 0; i < seq->num / 2; i++) {
         cri_value swap = seq->item[i];
@@ -167,7 +167,7 @@ static void reverse(cri_seq *seq)
 }
 
 static cr_status split_space(cri_run *run, const char *s, size_t n, int64_t max, bool from_right,
-                             cri_seq *seq)
+                             cri_jinja_seq *seq)
 {
     for (;;) {
         size_t from = 0, to = 0, next;
@@ -262,8 +262,8 @@ cr_status cri_jinja_split_lines(cri_run *run, const cri_value *in, bool keep_end
 }
 
 /* is_strict: str.join, all items are strings; otherwise the filter, which takes their text. */
-cr_status cri_jinja_join(cri_run *run, const cri_value *sep, const cri_seq *items, bool is_strict,
-                         cri_value *out)
+cr_status cri_jinja_join(cri_run *run, const cri_value *sep, const cri_jinja_seq *items,
+                         bool is_strict, cri_value *out)
 {
     cr_buf text = {0};
     cr_status status = CR_OK;

@@ -22,7 +22,7 @@ enum {
 
 /* ---- values ---- */
 
-typedef enum cri_kind {
+typedef enum cri_jinja_kind {
     JV_ABSENT, /* an argument not given; never a template's value */
     JV_UNDEFINED,
     JV_NONE,
@@ -37,12 +37,12 @@ typedef enum cri_kind {
     JV_MACRO,
     JV_METHOD,
     JV_FUNCTION,
-} cri_kind;
+} cri_jinja_kind;
 
 typedef enum cri_seq_kind { JQ_LIST, JQ_TUPLE, JQ_RANGE, JQ_VIEW, JQ_ITERATOR } cri_seq_kind;
 
 typedef struct cri_value {
-    cri_kind kind;
+    cri_jinja_kind kind;
     bool is_safe; /* strings: made by the filter `safe` */
     union {
         bool b;
@@ -52,7 +52,7 @@ typedef struct cri_value {
             const char *s; /* UTF-8; also an undefined value's name, a function's name */
             size_t n;
         };
-        struct cri_seq *seq;
+        struct cri_jinja_seq *seq;
         struct cri_dict *dict; /* also a namespace's */
         struct cri_loop *loop;
         struct cri_macro *macro;

@@ -50,17 +50,17 @@ cr_status cri_jinja_string_take(cri_run *run, cr_buf *buf, cri_value *out)
 
 cr_status cri_jinja_seq_new(cri_run *run, cri_seq_kind kind, size_t capacity, cri_value *out)
 {
-    cri_seq *seq = cri_jinja_alloc(run, sizeof *seq);
+    cri_jinja_seq *seq = cri_jinja_alloc(run, sizeof *seq);
 
     if (!seq) return run->err->status;
-    *seq = (cri_seq){.kind = kind, .capacity = capacity};
+    *seq = (cri_jinja_seq){.kind = kind, .capacity = capacity};
     seq->item = cri_jinja_alloc(run, capacity * sizeof *seq->item);
     if (!seq->item) return run->err->status;
     *out = (cri_value){.kind = JV_SEQ, .seq = seq};
     return CR_OK;
 }
 
-cr_status cri_jinja_seq_add(cri_run *run, cri_seq *seq, const cri_value *item)
+cr_status cri_jinja_seq_add(cri_run *run, cri_jinja_seq *seq, const cri_value *item)
 {
     if (seq->num == seq->capacity) {
         cri_value *grown;
@@ -338,7 +338,7 @@ cr_status cri_jinja_order(cri_run *run, const cri_value *a, const cri_value *b, 
 
 /* ---- items ---- */
 
-static cr_status string_items(cri_run *run, const cri_value *v, cri_seq **out)
+static cr_status string_items(cri_run *run, const cri_value *v, cri_jinja_seq **out)
 {
     cri_value list, item;
     uint32_t c;
@@ -352,7 +352,7 @@ static cr_status string_items(cri_run *run, const cri_value *v, cri_seq **out)
     return CR_OK;
 }
 
-cr_status cri_jinja_items(cri_run *run, const cri_value *v, cri_seq **out)
+cr_status cri_jinja_items(cri_run *run, const cri_value *v, cri_jinja_seq **out)
 {
     cri_value list;
 
@@ -402,7 +402,7 @@ cr_status cri_jinja_length(cri_run *run, const cri_value *v, size_t *out)
 
 cr_status cri_jinja_contains(cri_run *run, const cri_value *v, const cri_value *item, bool *out)
 {
-    cri_seq *items;
+    cri_jinja_seq *items;
 
     *out = false;
     if (v->kind == JV_STRING) {
@@ -544,7 +544,7 @@ cr_status cri_jinja_get_slice(cri_run *run, const cri_value *v, const cri_value 
 {
     int64_t n, start, stop, step = 1;
     size_t length;
-    cri_seq *items;
+    cri_jinja_seq *items;
     cri_value empty = cri_jinja_string("", 0);
 
     CR_TRY(need_defined(run, v));

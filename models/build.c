@@ -389,7 +389,7 @@ cr_status cr_model_build(const json_t *config, const json_t *generation_config, 
     cr_model *model = CR_NEW(cr_model);
 
     *out = NULL;
-    model->own = CR_NEW(cri_model);
+    model->own = CR_NEW(cr_model_parts);
     model->own->arena = cr_arena_create(1 << 16);
     model->config.json = json_deep_copy(config);
     if (cri_config_read(&model->config, model->config.json, generation_config, err) != CR_OK) {

@@ -63,7 +63,7 @@ static cr_status back_rows(const cr_module *m, cr_pass *p, const cr_mem *in, con
 typedef struct tile {
     cr_pass pass;
     int64_t first;
-    cri_expert_rows expert_rows;
+    cr_expert_rows expert_rows;
 } tile;
 
 static bool is_tiled(const cr_pass *p)
@@ -95,11 +95,11 @@ static cr_mem *at(const tile *t, cr_mem *rows, int64_t num_cols)
     return rows ? cr_at(t->pass.dtype, rows, t->first * num_cols) : NULL;
 }
 
-static void find_expert_rows(const cri_expert_rows *all, tile *t)
+static void find_expert_rows(const cr_expert_rows *all, tile *t)
 {
     t->expert_rows =
-        (cri_expert_rows){.weight = cr_at_const(CR_F32, all->weight, t->first),
-                          .grad = all->grad ? cr_at(CR_F32, all->grad, t->first) : NULL};
+        (cr_expert_rows){.weight = cr_at_const(CR_F32, all->weight, t->first),
+                         .grad = all->grad ? cr_at(CR_F32, all->grad, t->first) : NULL};
     t->pass.expert_rows = &t->expert_rows;
 }
 

@@ -97,8 +97,8 @@ struct cr_model {
     bool skips_idle_experts;     /* experts without tokens are not called, nor their hooks */
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
     cr_towers towers;
-    cr_module *tower;      /* what runs over images, with its projector; NULL: none */
-    struct cri_model *own; /* memory of the tree */
+    cr_module *tower;           /* what runs over images, with its projector; NULL: none */
+    struct cr_model_parts *own; /* memory of the tree */
 };
 
 /* Build from a MODEL folder's config.json (and generation_config.json), or from JSON. No weights are

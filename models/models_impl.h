@@ -5,10 +5,10 @@
 #include "models/config_impl.h"
 #include "models/models.h"
 
-typedef struct cri_model {
+typedef struct cr_model_parts {
     cr_arena *arena;
     struct cr_vision_input *idle; /* cr_vision_idle; NULL: text families */
-} cri_model;
+} cr_model_parts;
 
 /* ---- the tree ---- */
 

@@ -128,7 +128,7 @@ cr_status cr_module_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
 /* ---- Linear of experts ---- */
 
 /* The module of expert e in the place of m, which is one of the first expert's. */
-static const cr_module *in_expert(const cri_group *g, const cr_module *m, int64_t e)
+static const cr_module *in_expert(const cr_pass_group *g, const cr_module *m, int64_t e)
 {
     size_t i = 0;
 
@@ -155,7 +155,7 @@ typedef struct piece {
 /* Those from `first` on; false: no more. */
 static bool next_piece(const cr_module *m, const cr_pass *p, int64_t first, piece *out)
 {
-    const cri_group *g = p->group;
+    const cr_pass_group *g = p->group;
     int64_t left = g->num - first;
 
     if (left <= 0) return false;

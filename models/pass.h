@@ -103,9 +103,9 @@ struct cr_pass {
     int64_t num_rows; /* that the module at hand runs on: tokens, patches, or rows of one expert */
     const cr_mem
         *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
-    const struct cri_patches *patches;         /* a vision tower's rows; NULL: not in one */
-    const struct cri_expert_rows *expert_rows; /* in the backward of experts, else NULL */
-    const struct cri_group *group;             /* the experts that run together, else NULL */
+    const struct cr_patches *patches;         /* a vision tower's rows; NULL: not in one */
+    const struct cr_expert_rows *expert_rows; /* in the backward of experts, else NULL */
+    const struct cr_pass_group *group;        /* the experts that run together, else NULL */
 };
 
 /* What begins every pass: cr_model_forward and cr_model_logits do it. For modules that are run by

@@ -76,7 +76,7 @@ struct cr_pass_state {
     size_t num_layers, num_blocks;
     cri_head head;
     cri_images images;
-    struct cri_patches *patches; /* the tower's rows; NULL: it has not run */
+    struct cr_patches *patches; /* the tower's rows; NULL: it has not run */
     cri_routers routers;
 };
 
@@ -164,18 +164,18 @@ typedef struct cri_routing {
 } cri_routing;
 
 /* Of an expert's rows in backward: the factor of each one's output, and where its gradient goes. */
-typedef struct cri_expert_rows {
+typedef struct cr_expert_rows {
     const cr_mem *weight; /* float32 */
     cr_mem *grad;         /* NULL: not wanted */
-} cri_expert_rows;
+} cr_expert_rows;
 
 /* Experts that run as one module, the first of them, over all their rows: num_rows of the pass. Their products are one operation
  * (cr_expert_linear). An expert that runs alone is a group of one, so that its products are the same. */
-typedef struct cri_group {
+typedef struct cr_pass_group {
     cr_module *const *experts; /* [num] */
     const int64_t *rows;       /* [num] of each, in this order; of a group of one it is not read */
     int64_t num;
-} cri_group;
+} cr_pass_group;
 /* Expert e of the pass's group: idle ones may be left out. */
 static inline bool cri_is_run(const cr_model *model, const cr_pass *p, int64_t e)
 {

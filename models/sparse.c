@@ -142,17 +142,17 @@ static bool is_called(const cr_module *m, const cr_pass *p, const cri_routing *r
 }
 
 /* Those that may run here. */
-static cri_group group_here(const cr_module *m, const cr_pass *p, const cri_routing *r)
+static cr_pass_group group_here(const cr_module *m, const cr_pass *p, const cri_routing *r)
 {
     const cri_sparse *parts = m->impl;
     const cr_dispatch *d = p->experts;
     int64_t num = d ? r->num_experts / d->num_ranks : r->num_experts, first = d ? d->rank * num : 0;
 
-    return (cri_group){parts->list->children + first, r->here + first, num};
+    return (cr_pass_group){parts->list->children + first, r->here + first, num};
 }
 
 /* May the experts run together? The same in forward and backward of a pass. */
-static bool is_one(const cr_pass *p, const cri_group *g)
+static bool is_one(const cr_pass *p, const cr_pass_group *g)
 {
     const cr_module *first = g->experts[0];
 
@@ -170,7 +170,7 @@ static bool is_one(const cr_pass *p, const cri_group *g)
 }
 
 /* The hooks of all of them: before or after; in backward the other way round. */
-static cr_status call_hooks(const cr_module *m, cr_pass *p, const cri_group *g,
+static cr_status call_hooks(const cr_module *m, cr_pass *p, const cr_pass_group *g,
                             cr_status (*hook)(const cr_module *m, cr_pass *p, cr_err *err),
                             cr_err *err)
 {
@@ -181,7 +181,7 @@ static cr_status call_hooks(const cr_module *m, cr_pass *p, const cri_group *g,
     return CR_OK;
 }
 
-static cr_status forward_group(const cr_module *m, cr_pass *p, const cri_group *g, cr_mem *x,
+static cr_status forward_group(const cr_module *m, cr_pass *p, const cr_pass_group *g, cr_mem *x,
                                cr_mem *y, cr_err *err)
 {
     const cr_module *first = g->experts[0];
@@ -196,7 +196,7 @@ static cr_status run_experts(const cr_module *m, cr_pass *p, const cri_routing *
                              cr_mem *y, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
-    cri_group all = group_here(m, p, r), alone = {.num = 1};
+    cr_pass_group all = group_here(m, p, r), alone = {.num = 1};
     cr_pass part = *p;
     int64_t at = 0;
 
@@ -286,11 +286,11 @@ typedef struct slots {
     cr_mem *weight, *grad_weight; /* float32 */
 } slots;
 
-static cr_status backward_group(const cr_module *m, cr_pass *p, const cri_group *g, const slots *s,
-                                bool is_dx_wanted, cr_err *err)
+static cr_status backward_group(const cr_module *m, cr_pass *p, const cr_pass_group *g,
+                                const slots *s, bool is_dx_wanted, cr_err *err)
 {
     const cr_module *first = g->experts[0];
-    const cri_expert_rows rows = {.weight = s->weight, .grad = s->grad_weight};
+    const cr_expert_rows rows = {.weight = s->weight, .grad = s->grad_weight};
 
     p->expert_rows = &rows;
     CR_TRY(call_hooks(m, p, g, cri_enter, err));
@@ -302,7 +302,7 @@ static cr_status backward_experts(const cr_module *m, cr_pass *p, const cri_rout
                                   const slots *s, bool is_dx_wanted, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
-    cri_group all = group_here(m, p, r), alone = {.num = 1};
+    cr_pass_group all = group_here(m, p, r), alone = {.num = 1};
     cr_pass part = *p;
     int64_t at = r->num_here;
 
@@ -316,15 +316,15 @@ static cr_status backward_experts(const cr_module *m, cr_pass *p, const cri_rout
     part.group = &alone;
     for (int64_t e = r->num_experts - 1; e >= 0; e--) {
         const cr_module *expert = parts->list->children[e];
-        cri_expert_rows rows;
+        cr_expert_rows rows;
         cr_mem *grad;
         part.num_rows = r->here[e];
         alone.experts = &parts->list->children[e];
         if (!is_called(m, p, r, e)) continue;
         at -= part.num_rows;
         grad = row_at(p, r, s->grad, at);
-        rows = (cri_expert_rows){.weight = cr_at_const(CR_F32, s->weight, at),
-                                 .grad = s->grad_weight ? cr_at(CR_F32, s->grad_weight, at) : NULL};
+        rows = (cr_expert_rows){.weight = cr_at_const(CR_F32, s->weight, at),
+                                .grad = s->grad_weight ? cr_at(CR_F32, s->grad_weight, at) : NULL};
         part.expert_rows = &rows;
         CR_TRY(cr_module_backward(expert, &part, row_at(p, r, s->in, at), grad,
                                   is_dx_wanted ? grad : NULL, err));

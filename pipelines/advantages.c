@@ -1,5 +1,6 @@
 /* advantages.c -- masks, rewards and advantages of one domain (see assemble_impl.h). */
 #include "pipelines/assemble_impl.h"
+#include "reports/metrics.h"
 
 #include <string.h>
 

@@ -2,6 +2,7 @@
 #include "actors/packing.h"
 #include "pipelines/assemble_impl.h"
 #include "pipelines/verdicts.h"
+#include "reports/metrics.h"
 
 #include <math.h>
 #include <stdlib.h>

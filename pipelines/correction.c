@@ -1,6 +1,7 @@
 /* correction.c -- weights and filters against the difference of sampler and trainer, and weights of
  * samples (see assemble_impl.h). Both are of the whole batch, before it is dealt to ranks. */
 #include "pipelines/assemble_impl.h"
+#include "reports/metrics.h"
 #include "rl/loss.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* learn_batch.c -- the batch of a step, and log-probs of a role over it (see assemble_impl.h). */
+#include "exchange/record.h"
 #include "pipelines/assemble_impl.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* learn_metrics.c -- metrics of a step under ROLL's names (see assemble_impl.h). */
 #include "pipelines/assemble_impl.h"
+#include "reports/metrics.h"
 
 #include <math.h>
 #include <stdio.h>

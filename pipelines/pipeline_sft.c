@@ -3,12 +3,19 @@
  * after the last step. */
 #include "actors/packing.h"
 #include "base/rng.h"
+#include "configs/worker.h"
 #include "data/prompts.h"
+#include "exchange/record.h"
 #include "launch/role_call.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/saver.h"
+#include "reports/metrics.h"
+#include "reports/tracker.h"
+#include "reports/view.h"
 #include "rl/rl.h"
 #include "samples/train.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
 
 #include <math.h>
 #include <string.h>

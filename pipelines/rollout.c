@@ -1,7 +1,10 @@
 /* rollout.c -- see rollout.h. */
 #include "pipelines/rollout.h"
 #include "actors/distribution.h"
+#include "exchange/record.h"
 #include "launch/role_call.h"
+#include "reports/view.h"
+#include "rl/rl.h"
 #include "samples/protocol.h"
 #include "samples/rows.h"
 

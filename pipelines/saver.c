@@ -1,8 +1,11 @@
 /* saver.c -- see saver.h. */
 #include "pipelines/saver.h"
+#include "actors/run_mark.h"
 #include "base/digest.h"
+#include "exchange/record.h"
 #include "launch/role_call.h"
 #include "pipelines/checkpoint.h"
+#include "samples/protocol.h"
 
 #include <stdio.h>
 #include <string.h>

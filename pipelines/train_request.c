@@ -1,6 +1,7 @@
 /* train_request.c -- one epoch over the batch: requests to the train ranks, sums of their replies
  * (see assemble_impl.h). */
 #include "actors/packing.h"
+#include "exchange/record.h"
 #include "pipelines/assemble_impl.h"
 #include "rl/loss.h"
 

@@ -1,5 +1,6 @@
 /* validation.c -- see validation.h. */
 #include "pipelines/validation.h"
+#include "reports/metrics.h"
 #include "rewards/rules.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* verdicts.c -- see verdicts.h. */
 #include "pipelines/verdicts.h"
+#include "reports/metrics.h"
 #include "rewards/rule.h"
 
 #include <math.h>

@@ -5,6 +5,7 @@
  * the first time), and the rest is multiplied.
  */
 #include "plan/plan.h"
+#include "kernels/memory.h"
 #include "strategies/packed.h"
 
 #include <stdio.h>

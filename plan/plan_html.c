@@ -5,6 +5,7 @@
  * added to moments without any, so that a table and an update are seen at all. Where what stands all the
  * time is most of the memory, the axis begins in the middle of it.
  */
+#include "configs/worker.h"
 #include "plan/hosts_print.h"
 #include "plan/plan_print.h"
 #include "reports/html.h"

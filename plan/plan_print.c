@@ -1,6 +1,7 @@
 /* plan_print.c -- see plan_print.h. */
 #include "plan/plan_print.h"
 #include "base/json.h"
+#include "configs/worker.h"
 #include "plan/devices.h"
 #include "plan/gpu.h"
 #include "plan/hosts_print.h"

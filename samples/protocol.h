@@ -86,8 +86,6 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_SHARD_HASH  "shard_sha256"
 #define CR_FIELD_IS_HERE     "is_here" /* it has the launcher's folder */
 
-/* The files that CR_FIELD_WRITTEN has numbers of, below the checkpoint. Owned by the caller. */
-enum { CR_WRITTEN_FILES = 4 };
-char *cr_written_name(const char *role, int file);
+enum { CR_WRITTEN_FILES = 4 }; /* that CR_FIELD_WRITTEN has numbers of */
 
 #endif

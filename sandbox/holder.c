@@ -76,7 +76,7 @@ static void become_program(const cri_slot_args *a, double cpu_s, int job)
     _exit(127);
 }
 
-static void run_program(const cri_slot_args *a, const cri_request *request, int status_fd)
+static void run_program(const cri_slot_args *a, const cri_sandbox_request *request, int status_fd)
 {
     struct {
         int status;
@@ -95,8 +95,8 @@ static void run_program(const cri_slot_args *a, const cri_request *request, int 
     if (write(status_fd, &end, sizeof end) < 0) _exit(70);
 }
 
-static void hold(const cri_slot_args *a, const cri_request *request, const int *fds, int sync_fd,
-                 int status_fd)
+static void hold(const cri_slot_args *a, const cri_sandbox_request *request, const int *fds,
+                 int sync_fd, int status_fd)
 {
     char byte, options[80];
 
@@ -140,7 +140,7 @@ static cr_status wait_for(int sync_fd, cr_err *err)
     return CR_OK;
 }
 
-cr_status cri_holder_start(const cri_slot_args *a, int proc_fd, const cri_request *request,
+cr_status cri_holder_start(const cri_slot_args *a, int proc_fd, const cri_sandbox_request *request,
                            const int *fds, cri_holder *out, cr_err *err)
 {
     const unsigned long flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET |

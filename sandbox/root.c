@@ -44,7 +44,7 @@ static bool is_below(const char *path, const char *folder)
 }
 
 /* A path of the root, unless one that is there holds it. */
-static void add_path(cri_root *r, const char *path)
+static void add_path(cri_sandbox_root *r, const char *path)
 {
     struct stat st;
 
@@ -92,7 +92,7 @@ static cr_status output_of(char *const argv[], cr_buf *out, cr_err *err)
     return CR_OK;
 }
 
-static cr_status find_python(cri_root *r, cr_err *err)
+static cr_status find_python(cri_sandbox_root *r, cr_err *err)
 {
     size_t at = 0, n, num = 0;
     char *argv[24] = {NULL};
@@ -120,7 +120,7 @@ out:
     return err->status;
 }
 
-static cr_status find_other(cri_root *r, cr_err *err)
+static cr_status find_other(cri_sandbox_root *r, cr_err *err)
 {
     char *real = cr_find_program(r->command[0]), *end;
 
@@ -138,13 +138,13 @@ static cr_status find_other(cri_root *r, cr_err *err)
     return CR_OK;
 }
 
-cr_status cri_root_find(const char *interpreter, bool is_python, cri_root *out, cr_err *err)
+cr_status cri_root_find(const char *interpreter, bool is_python, cri_sandbox_root *out, cr_err *err)
 {
     static const char *const libraries[] = {
         "/lib",      "/lib64",    "/usr/lib",  "/usr/lib64",  "/usr/lib32",  "/etc/ld.so.cache",
         "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
 
-    *out = (cri_root){.num = 0};
+    *out = (cri_sandbox_root){.num = 0};
     CR_TRY(cr_split_words(interpreter, &out->command, err));
     if (!out->command[0]) cr_fail(err, CR_ECONFIG, "the interpreter has no words");
     if (err->status == CR_OK && !is_python) cr_note(find_other(out, err));
@@ -155,14 +155,14 @@ cr_status cri_root_find(const char *interpreter, bool is_python, cri_root *out, 
     return err->status;
 }
 
-void cri_root_free(cri_root *r)
+void cri_root_free(cri_sandbox_root *r)
 {
     for (size_t i = 0; i < r->num; i++)
         cr_free(r->paths[i]);
     cr_free(r->paths);
     cr_free(r->program);
     cr_free(r->command);
-    *r = (cri_root){.num = 0};
+    *r = (cri_sandbox_root){.num = 0};
 }
 
 /* ---- making it ---- */
@@ -236,7 +236,7 @@ static cr_status put_path(const char *path, int fd, cr_err *err)
     return CR_OK;
 }
 
-static cr_status fill_root(const cri_root *r, const int *fds, cr_err *err)
+static cr_status fill_root(const cri_sandbox_root *r, const int *fds, cr_err *err)
 {
     static const char passwd[] = "program:x:1000:1000::/tmp:/bin/sh\n";
     int fd;
@@ -263,7 +263,7 @@ static cr_status fill_root(const cri_root *r, const int *fds, cr_err *err)
     return CR_OK;
 }
 
-cr_status cri_root_enter(const cri_root *r, int fd, int *proc_fd, cr_err *err)
+cr_status cri_root_enter(const cri_sandbox_root *r, int fd, int *proc_fd, cr_err *err)
 {
     int *fds = CR_NEW_ARRAY(int, r->num + 1);
     char byte = 'm';

@@ -29,7 +29,7 @@ typedef struct slot {
 
 struct cr_sandbox {
     cr_sandbox_args args; /* with texts of its own */
-    cri_root root;
+    cri_sandbox_root root;
     cr_buf filter;
     slot *slots;        /* [args.num_slots] */
     cr_program **ended; /* [args.num_slots]: could not be started */
@@ -198,7 +198,7 @@ static int file_of(const void *data, size_t num_bytes)
 static bool hand_over(slot *t, const cr_program *p)
 {
     int fds[CRI_MAX_FDS], num = CRI_JOB + (p->jobs[1] ? 2 : 1);
-    cri_request request = {p->cpu_s, p->wall_s, num - CRI_JOB};
+    cri_sandbox_request request = {p->cpu_s, p->wall_s, num - CRI_JOB};
     bool is_sent = true;
 
     for (int i = 0; i < CRI_MAX_FDS; i++)

@@ -7,10 +7,10 @@
 #include <sys/types.h>
 
 /* Sandbox to slot, with descriptors: stdin, stdout, stderr, result, and one for each job. */
-typedef struct cri_request {
+typedef struct cri_sandbox_request {
     double cpu_s, wall_s;
     int num_jobs;
-} cri_request;
+} cri_sandbox_request;
 
 enum { CRI_STDIN, CRI_STDOUT, CRI_STDERR, CRI_RESULT, CRI_JOB, CRI_LINK, CRI_MAX_FDS = 8 };
 
@@ -23,27 +23,27 @@ typedef struct cri_report {
 } cri_report;
 
 /* What the root of programs holds: paths of the host, each at the same place. */
-typedef struct cri_root {
+typedef struct cri_sandbox_root {
     char **paths; /* NULL-terminated */
     size_t num;
     char *program;  /* to execute */
     char **command; /* words, the first of which is the program */
-} cri_root;
+} cri_sandbox_root;
 
 typedef struct cri_slot_args {
     const cr_sandbox_args *sandbox;
-    const cri_root *root;
+    const cri_sandbox_root *root;
     const cr_buf *filter;
     int fd; /* to the sandbox */
 } cri_slot_args;
 
 /* root.c */
-CR_MUST cr_status cri_root_find(const char *interpreter, bool is_python, cri_root *out,
+CR_MUST cr_status cri_root_find(const char *interpreter, bool is_python, cri_sandbox_root *out,
                                 cr_err *err);
-void cri_root_free(cri_root *root);
+void cri_root_free(cri_sandbox_root *root);
 /* In a slot that has just been forked: namespaces of its own, then this root instead of the host's. *proc_fd: the host's /proc.
  * The sandbox answers each byte on `fd` with one when it has written the maps of users. */
-CR_MUST cr_status cri_root_enter(const cri_root *root, int fd, int *proc_fd, cr_err *err);
+CR_MUST cr_status cri_root_enter(const cri_sandbox_root *root, int fd, int *proc_fd, cr_err *err);
 /* Users of a process that has unshared: 0 inside is `uid` outside. 0, or errno. */
 int cri_map_user(int proc_fd, pid_t pid, unsigned inside, unsigned uid, unsigned gid);
 
@@ -60,8 +60,9 @@ typedef struct cri_holder {
     int pid_fd,
         status_fd; /* of a program without a harness: its status, as waitpid gives it, then rusage */
 } cri_holder;
-CR_MUST cr_status cri_holder_start(const cri_slot_args *a, int proc_fd, const cri_request *request,
-                                   const int *fds, cri_holder *out, cr_err *err);
+CR_MUST cr_status cri_holder_start(const cri_slot_args *a, int proc_fd,
+                                   const cri_sandbox_request *request, const int *fds,
+                                   cri_holder *out, cr_err *err);
 void cri_holder_end(cri_holder *h);
 
 /* cgroup.c: out: its folders, or NULL. */

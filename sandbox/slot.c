@@ -228,7 +228,7 @@ static void take_status(cri_report *r, int status, double cpu_s, int64_t peak_by
 }
 
 /* What the interpreter says of the program's processes. */
-static bool take_message(slot *s, const cri_request *request, double until)
+static bool take_message(slot *s, const cri_sandbox_request *request, double until)
 {
     long long pid, status, cpu_us, peak_kb;
     char text[128];
@@ -256,7 +256,7 @@ static bool take_message(slot *s, const cri_request *request, double until)
 }
 
 /* Ask the interpreter for the program's processes, the one of the first job last. */
-static cr_status start_processes(slot *s, const cri_request *request, const int *fds,
+static cr_status start_processes(slot *s, const cri_sandbox_request *request, const int *fds,
                                  const cri_holder *h, cr_err *err)
 {
     int link[2] = {-1, -1}, pid_fd = h->pid_fd >= 0 ? h->pid_fd : fds[CRI_STDIN];
@@ -288,7 +288,7 @@ static cr_status start_processes(slot *s, const cri_request *request, const int 
     return err->status;
 }
 
-static void take_holder_status(slot *s, const cri_holder *h, const cri_request *request)
+static void take_holder_status(slot *s, const cri_holder *h, const cri_sandbox_request *request)
 {
     struct {
         int status;
@@ -304,7 +304,7 @@ static void take_holder_status(slot *s, const cri_holder *h, const cri_request *
 }
 
 /* Until its first process has ended, or a limit has. */
-static void watch(slot *s, const cri_request *request, const cri_holder *h, double start_s)
+static void watch(slot *s, const cri_sandbox_request *request, const cri_holder *h, double start_s)
 {
     int from = s->zygote_fd >= 0 ? s->zygote_fd : h->status_fd;
     double until = start_s + request->wall_s;
@@ -340,7 +340,7 @@ static void watch(slot *s, const cri_request *request, const cri_holder *h, doub
 }
 
 /* All of a program's processes are gone after this; false: they are not. */
-static bool end_program(slot *s, const cri_request *request, cri_holder *h)
+static bool end_program(slot *s, const cri_sandbox_request *request, cri_holder *h)
 {
     double until = cr_now_s() + END_S;
 
@@ -362,7 +362,7 @@ static void check_holder(slot *s, const cri_holder *h)
     if (poll(&gone, 1, LOOK_MS) == 1) s->report.end = CR_PROGRAM_BROKEN;
 }
 
-static bool run_program(slot *s, const cri_request *request, const int *fds)
+static bool run_program(slot *s, const cri_sandbox_request *request, const int *fds)
 {
     double start_s = cr_now_s();
     cri_holder h = {.pid_fd = -1, .status_fd = -1};
@@ -400,7 +400,7 @@ static cr_status prepare(slot *s, cr_err *err)
 void cri_slot_run(const cri_slot_args *a)
 {
     slot s = {.args = a};
-    cri_request request;
+    cri_sandbox_request request;
     int fds[CRI_MAX_FDS], num_fds;
     cr_err err = {0};
 

@@ -1,5 +1,6 @@
 /* score_line.c -- see score_line.h. */
 #include "scorers/score_line.h"
+#include "samples/outcome.h"
 
 #include <ctype.h>
 #include <stdio.h>

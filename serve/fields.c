@@ -74,7 +74,7 @@ static const cri_field sampling_fields[] = {
     NEUTRAL("logits_processors", empty_list),
     NEUTRAL("structured_outputs", none),
     NEUTRAL("spaces_between_special_tokens", is_flag)}; /* tokenizers of tokenizer.json put none */
-static const cri_group sampling = GROUP(sampling_fields);
+static const cri_field_group sampling = GROUP(sampling_fields);
 
 /* Of vLLM, for completions, chat and ids in, beside OpenAI's. */
 static const cri_field vllm_fields[] = {
@@ -103,15 +103,15 @@ static const cri_field vllm_fields[] = {
     NEUTRAL("guided_choice", none),
     NEUTRAL("guided_grammar", none),
     NEUTRAL("logits_processor", none)};
-static const cri_group vllm = GROUP(vllm_fields);
+static const cri_field_group vllm = GROUP(vllm_fields);
 
 static const cri_field identity_fields[] = {
     TEXT("expect_weights", AT(expect_weights), 256,
          "sha256 of the weights, or its beginning; others: 409"),
     TEXT("expect_tokenizer", AT(expect_tokenizer), 256, "the same of the tokenizer"),
     INTEGER("deadline_ms", AT(request.deadline_ms), 1, 1e12, "time that the answer may take")};
-static const cri_group identity = GROUP(identity_fields);
-static const cri_group *const identity_groups[] = {&identity, NULL};
+static const cri_field_group identity = GROUP(identity_fields);
+static const cri_field_group *const identity_groups[] = {&identity, NULL};
 
 static const cri_field numbers_fields[] = {
     FLAG("entropy", WANTED(entropy),
@@ -120,27 +120,27 @@ static const cri_field numbers_fields[] = {
         "logprobs_mode", AT(mode), cri_modes,
         "processed: log-probs of prompts at the temperature, of samples those that they were drawn "
         "with; default raw")};
-static const cri_group numbers = GROUP(numbers_fields);
-static const cri_group *const croll_groups[] = {&identity, &numbers, NULL};
+static const cri_field_group numbers = GROUP(numbers_fields);
+static const cri_field_group *const croll_groups[] = {&identity, &numbers, NULL};
 
 static const cri_field croll_object_fields[] = {
     OBJECT("croll", croll_groups, OWN),
     CHOICE("encoding_format", AT(format), cri_formats,
            "base64: numbers of the prompt as arrays in croll of each choice; default float"),
     IGNORED("priority")};
-static const cri_group croll_object = GROUP(croll_object_fields);
+static const cri_field_group croll_object = GROUP(croll_object_fields);
 
 static const cri_field model_fields[] = {
     TEXT("model", AT(model), 4096, "default: the first of /v1/models")};
-static const cri_group model = GROUP(model_fields);
+static const cri_field_group model = GROUP(model_fields);
 
 static const cri_field stream_option_fields[] = {
     FLAG("include_usage", WANTED(has_usage), "a last chunk with usage; default false"),
     FLAG("continuous_usage_stats", WANTED(has_usage_in_chunks),
          "usage in every chunk; default false"),
     NEUTRAL("include_obfuscation", is_false)};
-static const cri_group stream_options = GROUP(stream_option_fields);
-static const cri_group *const stream_option_groups[] = {&stream_options, NULL};
+static const cri_field_group stream_options = GROUP(stream_option_fields);
+static const cri_field_group *const stream_option_groups[] = {&stream_options, NULL};
 
 static const cri_field openai_fields[] = {
     FLAG("stream", WANTED(is_stream), "events; default false"),
@@ -158,7 +158,7 @@ static const cri_field openai_fields[] = {
     IGNORED("metadata"),
     IGNORED("store"),
     IGNORED("service_tier")};
-static const cri_group openai = GROUP(openai_fields);
+static const cri_field_group openai = GROUP(openai_fields);
 
 static const cri_field completion_fields[] = {
     PROMPT("prompt", "a text, a list of texts, a list of ids or a list of such lists"),
@@ -170,7 +170,7 @@ static const cri_field completion_fields[] = {
     FLAG("echo", WANTED(echo),
          "the prompt before the completion, with its log-probs; default false"),
     NEUTRAL("suffix", empty_text)};
-static const cri_group completion = GROUP(completion_fields);
+static const cri_field_group completion = GROUP(completion_fields);
 
 static const cri_field chat_fields[] = {
     TREE("messages", AT(messages), 0, "objects with role and content"),
@@ -184,7 +184,7 @@ static const cri_field chat_fields[] = {
     NEUTRAL("modalities", none),
     NEUTRAL("audio", none),
     IGNORED("parallel_tool_calls")};
-static const cri_group chat = GROUP(chat_fields);
+static const cri_field_group chat = GROUP(chat_fields);
 
 static const cri_field template_fields[] = {
     TREE("tools", AT(tools), 0, "handed to the template; calls stay text"),
@@ -192,13 +192,14 @@ static const cri_field template_fields[] = {
     TREE("chat_template_kwargs", AT(template_vars), 1, "variables of the template"),
     FLAG("add_generation_prompt", AT(add_generation_prompt), "default true"),
     NEUTRAL("continue_final_message", is_false)};
-static const cri_group template = GROUP(template_fields);
+static const cri_field_group template = GROUP(template_fields);
 
 static const cri_field ids_in_sampling_fields[] = {
     INTEGER("max_tokens", HOW(max_tokens), 0, MOST_INT, "default 16; 0 only with prompt_logprobs"),
     INTEGER("logprobs", WANTED(logprobs), -1, MOST_INT, "alternatives of a token; -1: all ids")};
-static const cri_group ids_in_sampling = GROUP(ids_in_sampling_fields);
-static const cri_group *const ids_in_sampling_groups[] = {&ids_in_sampling, &sampling, &vllm, NULL};
+static const cri_field_group ids_in_sampling = GROUP(ids_in_sampling_fields);
+static const cri_field_group *const ids_in_sampling_groups[] = {&ids_in_sampling, &sampling, &vllm,
+                                                                NULL};
 
 static const cri_field ids_in_fields[] = {
     IDS("token_ids", AT(lists), 1, MOST_IDS, "the prompt"),
@@ -208,7 +209,7 @@ static const cri_field ids_in_fields[] = {
     NEUTRAL("features", none),
     NEUTRAL("kv_transfer_params", none),
     TEXT("cache_salt", HOW(cache_salt), 256, CACHE_SALT)};
-static const cri_group ids_in = GROUP(ids_in_fields);
+static const cri_field_group ids_in = GROUP(ids_in_fields);
 
 static const cri_field sglang_sampling_fields[] = {
     INTEGER("max_new_tokens", HOW(max_tokens), 0, MOST_INT, "default 128; 0: nothing is sampled"),
@@ -220,8 +221,8 @@ static const cri_field sglang_sampling_fields[] = {
     NEUTRAL("regex", none),
     NEUTRAL("ebnf", none),
     NEUTRAL("stop_regex", none)};
-static const cri_group sglang_sampling = GROUP(sglang_sampling_fields);
-static const cri_group *const sglang_sampling_groups[] = {&sglang_sampling, &sampling, NULL};
+static const cri_field_group sglang_sampling = GROUP(sglang_sampling_fields);
+static const cri_field_group *const sglang_sampling_groups[] = {&sglang_sampling, &sampling, NULL};
 
 static const cri_field sglang_fields[] = {
     TEXTS("text", AT(texts), 1024, "a prompt or a list of prompts"),
@@ -241,21 +242,21 @@ static const cri_field sglang_fields[] = {
     NEUTRAL("input_embeds", none),
     NEUTRAL("image_data", empty_list),
     NEUTRAL("return_hidden_states", is_false)};
-static const cri_group sglang = GROUP(sglang_fields);
+static const cri_field_group sglang = GROUP(sglang_fields);
 
 static const cri_field tokenize_fields[] = {
     TEXTS("prompt", AT(texts), 1, "the text; this or messages"),
     TREE("messages", AT(messages), 0, "a chat"),
     FLAG("add_special_tokens", AT(add_special), "default true, for chats false"),
     FLAG("return_token_strs", WANTED(token_strings), "default false")};
-static const cri_group tokenize = GROUP(tokenize_fields);
+static const cri_field_group tokenize = GROUP(tokenize_fields);
 
 /* Of the routes without a model's numbers. */
 static const cri_field croll_identity_fields[] = {OBJECT("croll", identity_groups, OWN)};
-static const cri_group croll_identity = GROUP(croll_identity_fields);
+static const cri_field_group croll_identity = GROUP(croll_identity_fields);
 
 static const cri_field detokenize_fields[] = {IDS("tokens", AT(lists), 0, MOST_IDS, "ids")};
-static const cri_group detokenize = GROUP(detokenize_fields);
+static const cri_field_group detokenize = GROUP(detokenize_fields);
 
 static const cri_field update_fields[] = {
     TEXT("model_path", AT(request.update.path), 4096,
@@ -270,11 +271,11 @@ static const cri_field update_fields[] = {
     NEUTRAL("keep_pause", is_false),
     NEUTRAL("flush_cache", is_true),
     IGNORED("torch_empty_cache")};
-static const cri_group update = GROUP(update_fields);
+static const cri_field_group update = GROUP(update_fields);
 
 static const struct {
     const char *path, *help;
-    const cri_group *groups[8]; /* an earlier group's field hides a later one's */
+    const cri_field_group *groups[8]; /* an earlier group's field hides a later one's */
 } routes[CR_SERVE_NUM_ROUTES] = {
     [CR_SERVE_COMPLETIONS] = {"/v1/completions",
                               "complete or score texts or ids",
@@ -307,7 +308,7 @@ bool cr_serve_is_for_model(cr_serve_route route)
     return route != CR_SERVE_TOKENIZE && route != CR_SERVE_DETOKENIZE && route != CR_SERVE_UPDATE;
 }
 
-const cri_group *const *cri_route_groups(cr_serve_route route)
+const cri_field_group *const *cri_route_groups(cr_serve_route route)
 {
     return routes[route].groups;
 }
@@ -317,7 +318,7 @@ const char *cri_route_help(cr_serve_route route)
     return routes[route].help;
 }
 
-const cri_field *cri_find_field(const cri_group *const *groups, const char *name)
+const cri_field *cri_find_field(const cri_field_group *const *groups, const char *name)
 {
     for (; *groups; groups++)
         for (size_t i = 0; i < (*groups)->num_fields; i++)
@@ -337,7 +338,7 @@ bool cri_belongs_in_croll(const char *name)
     return cri_find_field(croll_groups, name) != NULL;
 }
 
-bool cri_is_croll(const cri_group *const *groups)
+bool cri_is_croll(const cri_field_group *const *groups)
 {
     return groups[0] == &identity;
 }

@@ -11,7 +11,7 @@
 #include "serve/request.h"
 
 /* Type of a field, and of the draft's member that it goes to. */
-typedef enum cri_type {
+typedef enum cri_field_type {
     CRI_FLAG,     /* bool */
     CRI_INTEGER,  /* int64_t, in [least, most] */
     CRI_NUMBER,   /* float, in [least, most] */
@@ -20,32 +20,32 @@ typedef enum cri_type {
     CRI_IDS,      /* cri_id_lists: [int], one list of at least `least` (request_check.c) */
     CRI_ID_LISTS, /* cri_id_lists: [int] or [[int]] */
     CRI_PROMPT,   /* strings or lists of ids: draft.texts, draft.lists */
-    CRI_BIAS,     /* cri_bias: {"id": number in [least, most], ..} */
+    CRI_BIAS,     /* cri_sent_bias: {"id": number in [least, most], ..} */
     CRI_TREE,     /* json_t *: an array (`most` 0) or an object (1) of any values */
     CRI_OBJECT,   /* groups of fields */
     CRI_CHOICE    /* int64_t: index in `choices` */
-} cri_type;
+} cri_field_type;
 
-typedef enum cri_state {
+typedef enum cri_field_state {
     CRI_BUILT,
     CRI_NEUTRAL, /* only values that change nothing: those of `choices`, as JSON */
     CRI_IGNORED  /* any value; it never changes numbers */
-} cri_state;
+} cri_field_state;
 
-typedef struct cri_group cri_group;
+typedef struct cri_field_group cri_field_group;
 
 typedef struct cri_field {
     const char *name;
-    cri_state state;
-    cri_type type;
+    cri_field_state state;
+    cri_field_type type;
     size_t at; /* of its value in cri_draft */
     double least, most;
-    const char *const *choices;     /* ends with NULL */
-    const cri_group *const *groups; /* of an object; ends with NULL */
-    const char *help;               /* in openapi.json; with the default if it has one */
+    const char *const *choices;           /* ends with NULL */
+    const cri_field_group *const *groups; /* of an object; ends with NULL */
+    const char *help;                     /* in openapi.json; with the default if it has one */
 } cri_field;
 
-struct cri_group {
+struct cri_field_group {
     const cri_field *fields;
     size_t num_fields;
 };
@@ -66,10 +66,10 @@ typedef struct cri_id_lists {
 } cri_id_lists;
 
 /* An object of ids and numbers. */
-typedef struct cri_bias {
+typedef struct cri_sent_bias {
     cr_ids ids;
     cr_buf numbers; /* float */
-} cri_bias;
+} cri_sent_bias;
 
 /* What was sent, before it is a request; begins as cri_draft_init says. */
 typedef struct cri_draft {
@@ -77,7 +77,7 @@ typedef struct cri_draft {
     char *model, *expect_weights, *expect_tokenizer; /* owned */
     cri_texts texts, stop, bad_words;
     cri_id_lists lists, stop_ids, candidates, allowed;
-    cri_bias bias;
+    cri_sent_bias bias;
     json_t *messages, *tools, *template_vars; /* owned */
     int64_t max_completion_tokens;            /* -1: absent */
     int64_t best_of;                          /* -1: absent */
@@ -91,13 +91,13 @@ typedef struct cri_draft {
 extern const char *const cri_tool_choices[], *const cri_formats[], *const cri_modes[];
 
 /* Groups of a route, NULL at the end; path and what it does, for openapi.json. */
-const cri_group *const *cri_route_groups(cr_serve_route route);
+const cri_field_group *const *cri_route_groups(cr_serve_route route);
 const char *cri_route_help(cr_serve_route route);
-const cri_field *cri_find_field(const cri_group *const *groups, const char *name);
+const cri_field *cri_find_field(const cri_field_group *const *groups, const char *name);
 /* A field of the object croll: outside it, it would be taken for an unknown one and not be looked at. */
 bool cri_belongs_in_croll(const char *name);
 /* Fields of the object croll: it takes no others. */
-bool cri_is_croll(const cri_group *const *groups);
+bool cri_is_croll(const cri_field_group *const *groups);
 /* One that holds what a request is about: a prompt, or the folder of new weights. A body has exactly one. */
 bool cri_is_prompt(const cri_field *f);
 void cri_draft_init(cri_draft *draft, cr_serve_route route);

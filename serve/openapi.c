@@ -34,7 +34,7 @@ static const char TEXTS[] = "{\"type\":\"array\",\"items\":{\"type\":\"string\"}
                               "\"required\":[\"type\",\"text\"],\"properties\":{\"type\":"
                               "{\"const\":\"text\"},\"text\":{\"type\":\"string\"}}}}]}}}";
 
-static void add_groups(cr_buf *out, const cri_group *const *groups, bool is_body);
+static void add_groups(cr_buf *out, const cri_field_group *const *groups, bool is_body);
 
 static void add_built(cr_buf *out, const cri_field *f)
 {
@@ -109,18 +109,18 @@ static void add_field(cr_buf *out, const cri_field *f)
 }
 
 /* Is the field of group g hidden by an earlier group's? */
-static bool is_hidden(const cri_group *const *groups, const cri_field *f)
+static bool is_hidden(const cri_field_group *const *groups, const cri_field *f)
 {
     return cri_find_field(groups, f->name) != f;
 }
 
 /* Exactly one of a body's prompts, and not an empty one: a field of type CRI_IDS says itself how short it may be. */
-static void add_prompts(cr_buf *out, const cri_group *const *groups)
+static void add_prompts(cr_buf *out, const cri_field_group *const *groups)
 {
     bool is_first = true;
 
     cr_buf_adds(out, ",\"oneOf\":[");
-    for (const cri_group *const *g = groups; *g; g++)
+    for (const cri_field_group *const *g = groups; *g; g++)
         for (size_t i = 0; i < (*g)->num_fields; i++) {
             const cri_field *f = &(*g)->fields[i];
             if (!cri_is_prompt(f) || is_hidden(groups, f)) continue;
@@ -133,14 +133,14 @@ static void add_prompts(cr_buf *out, const cri_group *const *groups)
     cr_buf_addc(out, ']');
 }
 
-static void add_groups(cr_buf *out, const cri_group *const *groups, bool is_body)
+static void add_groups(cr_buf *out, const cri_field_group *const *groups, bool is_body)
 {
     bool is_first = true;
 
     cr_buf_adds(out, is_body ? "{\"type\":\"object\"" : "{\"type\":[\"object\",\"null\"]");
     if (is_body) add_prompts(out, groups);
     cr_buf_adds(out, ",\"properties\":{");
-    for (const cri_group *const *g = groups; *g; g++)
+    for (const cri_field_group *const *g = groups; *g; g++)
         for (size_t i = 0; i < (*g)->num_fields; i++) {
             const cri_field *f = &(*g)->fields[i];
             if (is_hidden(groups, f)) continue;

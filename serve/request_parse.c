@@ -218,7 +218,7 @@ static bool read_id(const cr_buf *name, int32_t *id)
     return x <= INT32_MAX;
 }
 
-static cr_status read_bias(parse *p, const cri_field *f, cri_bias *to)
+static cr_status read_bias(parse *p, const cri_field *f, cri_sent_bias *to)
 {
     size_t at = strlen(p->path);
     int32_t id;
@@ -314,7 +314,7 @@ static void add_ignored(parse *p)
 
 /* ---- objects ---- */
 
-static cr_status read_object(parse *p, const cri_group *const *groups);
+static cr_status read_object(parse *p, const cri_field_group *const *groups);
 
 static cr_status read_field(parse *p, const cri_field *f)
 {
@@ -359,7 +359,7 @@ static cr_status read_field(parse *p, const cri_field *f)
 }
 
 /* A misspelt check must not look like one that passed. */
-static cr_status unknown_in_croll(parse *p, const cri_group *const *groups)
+static cr_status unknown_in_croll(parse *p, const cri_field_group *const *groups)
 {
     cr_buf names = {0};
     cr_status status;
@@ -373,7 +373,7 @@ static cr_status unknown_in_croll(parse *p, const cri_group *const *groups)
     return status;
 }
 
-static cr_status read_member(parse *p, const cri_group *const *groups, const cri_field **seen,
+static cr_status read_member(parse *p, const cri_field_group *const *groups, const cri_field **seen,
                              size_t *num_seen)
 {
     const char *name = p->text.data ? p->text.data : "";
@@ -406,7 +406,7 @@ static cr_status read_member(parse *p, const cri_group *const *groups, const cri
     return CR_OK;
 }
 
-static cr_status read_object(parse *p, const cri_group *const *groups)
+static cr_status read_object(parse *p, const cri_field_group *const *groups)
 {
     const cri_field **seen;
     size_t num_fields = 0, num_seen = 0;
@@ -414,7 +414,7 @@ static cr_status read_object(parse *p, const cri_group *const *groups)
 
     if (status != CR_OK) return status;
     if (!cri_read_begin(&p->reader, '{')) return bad_json(p);
-    for (const cri_group *const *g = groups; *g; g++)
+    for (const cri_field_group *const *g = groups; *g; g++)
         num_fields += (*g)->num_fields;
     seen = CR_NEW_ARRAY(const cri_field *, num_fields);
     while (status == CR_OK && cri_next_member(&p->reader, &p->text))

@@ -4,6 +4,8 @@
  * sends the numbers back in the order of the prompts. Messages are words of 4 bytes. */
 #include "serve/scoring.h"
 #include "kernels/sampling_ranges.h"
+#include "mesh/collectives.h"
+#include "mesh/mesh.h"
 
 #include <math.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 #ifndef CR_FSDP_IMPL_H
 #define CR_FSDP_IMPL_H
 
+#include "kernels/kernels.h"
 #include "moe/moe.h"
 #include "strategies/checkpoint.h"
 #include "strategies/gather.h"

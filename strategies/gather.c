@@ -730,8 +730,8 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     if (f->slice_group)
         CR_TRY(pool_create(f, &f->slice_pool, f->slice_group, units.kinds * alive, units.gathered,
                            err));
-    CR_TRY(pool_create(f, &f->ep_pool, ep_group,
-                       experts.kinds * (is_kept ? experts.num_units : 2), experts.gathered, err));
+    CR_TRY(pool_create(f, &f->ep_pool, ep_group, experts.kinds * (is_kept ? experts.num_units : 2),
+                       experts.gathered, err));
     CR_TRY(reduces_create(f, &f->root_reduces, group, 1, root.trained, err));
     CR_TRY(reduces_create(f, &f->reduces, group, alive, units.trained, err));
     CR_TRY(reduces_create(f, &f->ep_reduces, ep_group, 2, experts.trained, err));

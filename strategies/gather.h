@@ -20,7 +20,12 @@
 #include "strategies/strategies.h"
 
 /* Announced: the others know that it comes next; its own part may not be written yet. */
-typedef enum cri_state { CRI_SHARDED, CRI_ANNOUNCED, CRI_PUBLISHED, CRI_UNSHARDED } cri_state;
+typedef enum cri_unit_state {
+    CRI_SHARDED,
+    CRI_ANNOUNCED,
+    CRI_PUBLISHED,
+    CRI_UNSHARDED
+} cri_unit_state;
 
 /* Free slots of a gather or reduce object. Every rank takes them in the same order because every rank meets
  * the same hooks in the same order. */
@@ -52,7 +57,7 @@ typedef struct cri_flat {
 typedef struct cri_unit {
     cr_unit *unit;
     cri_flat flat[2]; /* trained, frozen */
-    cri_state state;
+    cri_unit_state state;
     bool is_sliced; /* its slices are those of the weights now, kept since forward */
     size_t index;
     int reduce_slot; /* -1: none */

@@ -7,7 +7,7 @@ enum { ENDED = 0, FAILED = -1 }; /* instead of a number of bytes */
 
 typedef struct mover {
     cr_group *group;
-    const cri_parts *s;
+    const cri_saved_parts *s;
     cr_mem *block;  /* of the host, [CRI_RECORD_BYTES] */
     bool is_broken; /* the group is: nothing can be said any more */
 } mover;
@@ -29,7 +29,7 @@ static cr_status open_group(cr_fsdp *f, cr_err *err)
 
 static cr_status move_block(const mover *m, size_t num_bytes, cr_err *err)
 {
-    const cri_parts *s = m->s;
+    const cri_saved_parts *s = m->s;
     int rank = cr_group_rank(m->group);
     const cr_piece out = {s->to, 0, num_bytes}, in = {s->from, 0, num_bytes};
     bool is_from = rank == s->from, is_to = rank == s->to;
@@ -87,7 +87,7 @@ static cr_status take_all(mover *m, cr_err *own, cr_err *err)
     return CR_OK;
 }
 
-cr_status cri_parts_move(cr_fsdp *f, const cri_parts *s, cr_err *err)
+cr_status cri_parts_move(cr_fsdp *f, const cri_saved_parts *s, cr_err *err)
 {
     mover m = {.s = s};
     cr_err own = {0};

@@ -277,7 +277,7 @@ static cr_status stream(reader *r, const char *name, int from,
                         cr_err *err)
 {
     cri_record_reader records = {.name = name, .put = take, .ctx = r};
-    const cri_parts s = {"parts of a checkpoint", from, CRI_TO_ALL, produce, ctx, &records};
+    const cri_saved_parts s = {"parts of a checkpoint", from, CRI_TO_ALL, produce, ctx, &records};
 
     cr_note(cri_parts_move(r->f, &s, err));
     cri_record_reader_free(&records);

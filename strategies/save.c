@@ -304,7 +304,7 @@ static cr_status put_own(void *ctx, int file, int64_t at, const void *data, size
     return put_in_files(s, file, at, data, num_bytes, err);
 }
 
-/* A cri_parts' produce: the same as a stream. */
+/* A cri_saved_parts' produce: the same as a stream. */
 static cr_status put_records(void *ctx, cri_records *r, cr_err *err)
 {
     struct cri_save *s = ctx;
@@ -433,8 +433,8 @@ static cr_status gather_parts(cr_fsdp *f, struct cri_save *s, const bool *is_her
     for (int r = 0; r < num; r++) {
         cri_record_reader reader = {
             .name = "a part of the checkpoint", .put = put_in_files, .ctx = s};
-        const cri_parts parts = {"checkpoint parts", r, s->lead,
-                                 put_records,        s, s->is_lead ? &reader : NULL};
+        const cri_saved_parts parts = {"checkpoint parts", r, s->lead,
+                                       put_records,        s, s->is_lead ? &reader : NULL};
         if (is_here[r]) continue;
         cr_note(cri_parts_move(f, &parts, err));
         cri_record_reader_free(&reader);

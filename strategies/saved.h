@@ -63,7 +63,7 @@ CR_MUST cr_status cri_transfer_bytes(int fd, bool is_write, void *data, size_t n
 
 enum { CRI_TO_ALL = -1 };
 
-typedef struct cri_parts {
+typedef struct cri_saved_parts {
     const char *name;
     int from, to; /* ranks of the mesh; to: or CRI_TO_ALL */
     /* Called on `from`: put everything into r. */
@@ -71,10 +71,10 @@ typedef struct cri_parts {
     void *ctx;
     cri_record_reader
         *reader; /* of a rank that takes it, `from` too with CRI_TO_ALL; NULL elsewhere */
-} cri_parts;
+} cri_saved_parts;
 
 /* A failure of any rank is CR_EPEER on the others. */
-CR_MUST cr_status cri_parts_move(cr_fsdp *f, const cri_parts *s, cr_err *err);
+CR_MUST cr_status cri_parts_move(cr_fsdp *f, const cri_saved_parts *s, cr_err *err);
 
 /* What each rank of the mesh has in `mine`, in rank order: out[num_ranks * num_bytes]. */
 CR_MUST cr_status cri_tell_all(cr_fsdp *f, const char *name, const void *mine, size_t num_bytes,

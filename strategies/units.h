@@ -20,6 +20,7 @@
 #ifndef CR_UNITS_H
 #define CR_UNITS_H
 
+#include "kernels/memory.h"
 #include "models/models.h"
 
 /* ---- freezing: before units are built ---- */

@@ -260,7 +260,7 @@ int32_t cr_tokenizer_num_ids(const cr_tokenizer *t)
     return t->bpe.vocab.num_ids;
 }
 
-static const cri_token *token_of(const cr_tokenizer *t, int32_t id)
+static const cri_text_token *token_of(const cr_tokenizer *t, int32_t id)
 {
     if (id < 0 || id >= t->bpe.vocab.num_ids || !t->bpe.vocab.token[id].is_used) return NULL;
     return &t->bpe.vocab.token[id];
@@ -268,7 +268,7 @@ static const cri_token *token_of(const cr_tokenizer *t, int32_t id)
 
 const char *cr_tokenizer_token(const cr_tokenizer *t, int32_t id, size_t *num_bytes)
 {
-    const cri_token *token = token_of(t, id);
+    const cri_text_token *token = token_of(t, id);
 
     if (num_bytes) *num_bytes = token ? (size_t)token->num_bytes : 0;
     return token ? t->bpe.vocab.bytes.data + token->begin : NULL;
@@ -281,7 +281,7 @@ int32_t cr_tokenizer_find(const cr_tokenizer *t, const char *token)
 
 bool cr_tokenizer_is_special(const cr_tokenizer *t, int32_t id)
 {
-    const cri_token *token = token_of(t, id);
+    const cri_text_token *token = token_of(t, id);
 
     return token && token->is_special;
 }

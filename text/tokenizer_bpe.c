@@ -49,7 +49,7 @@ static void grow_slots(cri_vocab *vocab)
     vocab->slot = CR_NEW_ARRAY(int32_t, vocab->num_slots);
     memset(vocab->slot, 0xFF, vocab->num_slots * sizeof *vocab->slot);
     for (int32_t id = 0; id < vocab->num_ids; id++) {
-        const cri_token *t = &vocab->token[id];
+        const cri_text_token *t = &vocab->token[id];
         if (t->is_used) vocab->slot[slot_of(vocab, text_of(vocab, id), (size_t)t->num_bytes)] = id;
     }
 }
@@ -82,7 +82,7 @@ cr_status cri_vocab_add(cri_vocab *vocab, const char *text, size_t num_bytes, in
                        text_of(vocab, (int32_t)id), text);
     if (2 * ++vocab->num_used > vocab->num_slots) grow_slots(vocab);
     grow_ids(vocab, (int32_t)id + 1);
-    vocab->token[id] = (cri_token){
+    vocab->token[id] = (cri_text_token){
         .begin = vocab->bytes.num_bytes, .num_bytes = (int32_t)num_bytes, .is_used = true};
     cr_buf_add(&vocab->bytes, text, num_bytes);
     cr_buf_addc(&vocab->bytes, '\0');

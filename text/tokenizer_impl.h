@@ -15,15 +15,15 @@
 
 /* ---- vocabulary and merges (tokenizer_bpe.c) ---- */
 
-typedef struct cri_token {
+typedef struct cri_text_token {
     size_t begin; /* in cri_vocab.bytes */
     int32_t num_bytes;
     bool is_used, is_added, is_special;
-} cri_token;
+} cri_text_token;
 
 typedef struct cri_vocab {
-    cr_buf bytes;     /* texts of all tokens, each with a NUL after it */
-    cri_token *token; /* [num_ids] by id */
+    cr_buf bytes;          /* texts of all tokens, each with a NUL after it */
+    cri_text_token *token; /* [num_ids] by id */
     int32_t num_ids, capacity;
     int32_t *slot; /* [num_slots] hash table of ids, -1: free; a power of two */
     size_t num_slots, num_used;

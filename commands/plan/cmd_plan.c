@@ -4,9 +4,12 @@
  * largest micro-batch, and the ways to print. What the file asks for and croll does not have yet
  * is named and left out of the plan.
  */
+#include "actors/strategy_args.h"
 #include "commands/commands.h"
 #include "commands/plan/hosts.h"
 #include "commands/plan/roles.h"
+#include "configs/configs.h"
+#include "configs/yaml/yaml.h"
 #include "samples/roles.h"
 
 #include <ctype.h>

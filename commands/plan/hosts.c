@@ -1,6 +1,7 @@
 /* hosts.c -- see hosts.h. */
 #include "commands/plan/hosts.h"
 #include "launch/placement.h"
+#include "samples/roles.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,14 @@
 /* roles.c -- see roles.h. */
 #include "commands/plan/roles.h"
+#include "actors/strategy_args.h"
+#include "configs/configs.h"
+#include "configs/worker.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
+#include "models/models.h"
 #include "plan/shapes.h"
 #include "samples/roles.h"
+#include "strategies/strategies.h"
 
 #include <stdio.h>
 

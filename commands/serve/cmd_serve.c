@@ -5,6 +5,7 @@
 #include "commands/commands.h"
 #include "commands/serve/keys.h"
 #include "commands/serve/models.h"
+#include "mesh/mesh.h"
 #include "serve/server/server.h"
 
 #include <stdio.h>

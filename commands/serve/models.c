@@ -3,7 +3,11 @@
 #include "base/digest.h"
 #include "base/hub.h"
 #include "base/limits.h"
+#include "engine/engine.h"
 #include "kernels/attention.h"
+#include "mesh/mesh.h"
+#include "models/models.h"
+#include "models/weights.h"
 
 #include <dirent.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/cpu.h"
 
-enum cri_slot {
+enum cri_cpu_slot {
     CRI_SLOT_PANELS, /* B of a product */
     CRI_SLOT_ROWS,   /* A of a product, where it cannot be read in place */
     CRI_SLOT_HEAD,   /* what the head keeps of each row: its state, or dx */

@@ -2,6 +2,8 @@
  * still need more than there is, which it says itself when it makes a window or saves. */
 #include "launch/preflight/needs.h"
 #include "actors/strategy_args.h"
+#include "models/models.h"
+#include "strategies/units.h"
 
 #include <stdlib.h>
 #include <string.h>

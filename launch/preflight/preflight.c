@@ -38,7 +38,7 @@ static void end_part(cr_preflight *p, const char *name)
 
     for (size_t i = 0; i < p->num_parts; i++)
         now -= p->part[i].seconds;
-    p->part[p->num_parts++] = (cri_part){name, now};
+    p->part[p->num_parts++] = (cri_preflight_part){name, now};
 }
 
 bool cri_is_out(const cr_preflight *p, size_t i)
@@ -177,7 +177,7 @@ static void compare_clocks(cr_preflight *p)
     }
     for (size_t i = 0; i < p->num; i++) {
         const double *t = times + i * 3 * CLOCK_TRIPS;
-        cri_node *node = &p->node[i];
+        cri_preflight_node *node = &p->node[i];
         if (i == p->here || cri_is_out(p, i)) continue;
         node->offset_s = cr_clock_offset(t, t + CLOCK_TRIPS, t + 2 * CLOCK_TRIPS, num_trips,
                                          &node->round_trip_s);
@@ -553,12 +553,12 @@ static void start(cr_preflight *p)
         has_here |= hosts->host[i].is_here;
     p->num = hosts->num + !has_here;
     p->here = hosts->num;
-    p->node = CR_NEW_ARRAY(cri_node, p->num);
+    p->node = CR_NEW_ARRAY(cri_preflight_node, p->num);
     p->agent = CR_NEW_ARRAY(cr_agent, p->num);
     p->question = CR_NEW_ARRAY(cr_buf, p->num);
     p->rate = CR_NEW_ARRAY(cr_agent_rate, p->num * p->num);
     for (size_t i = 0; i < p->num; i++) {
-        cri_node *node = &p->node[i];
+        cri_preflight_node *node = &p->node[i];
         node->has_ranks = i < hosts->num;
         node->name = node->has_ranks ? hosts->host[i].name : cr_host_name();
         if (node->has_ranks && hosts->host[i].is_here) p->here = i;

@@ -31,26 +31,26 @@ typedef struct cri_finding {
 } cri_finding;
 
 /* A host of the run, or the launcher's, which may have no ranks. */
-typedef struct cri_node {
+typedef struct cri_preflight_node {
     const char *name; /* borrowed */
     bool has_ranks, has_hello, has_looked;
     bool is_tried; /* the others connect to it */
     cr_agent_hello hello;
     cr_agent_look look;
     double offset_s, round_trip_s; /* of its clock; round_trip_s 0: not known */
-} cri_node;
+} cri_preflight_node;
 
-typedef struct cri_part { /* of the time that it took */
+typedef struct cri_preflight_part { /* of the time that it took */
     const char *name;
     double seconds;
-} cri_part;
+} cri_preflight_part;
 enum { CRI_PARTS = 5 };
 
 struct cr_preflight {
     cr_hosts *hosts;                 /* borrowed */
     const cr_preflight_needs *needs; /* borrowed */
     size_t num, here;                /* nodes; the launcher's */
-    cri_node *node;                  /* [num] */
+    cri_preflight_node *node;        /* [num] */
     cr_agent *agent;                 /* [num] */
     cr_buf *question;                /* [num] scratch */
     cr_agent_request
@@ -62,7 +62,7 @@ struct cr_preflight {
     cr_agent_rate *rate;      /* [num * num], from * num + to; latency_s 0: not measured */
     cri_finding *finding;
     size_t num_findings, findings_capacity;
-    cri_part part[CRI_PARTS];
+    cri_preflight_part part[CRI_PARTS];
     size_t num_parts;
     double began_s;
     int signal; /* that ended the checks, 0: none */

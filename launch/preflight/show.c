@@ -80,7 +80,7 @@ static bool is_shared(const cr_preflight *p, size_t node)
 }
 
 /* Models of one host in one word. */
-static void write_models(const cri_node *node, char *cell)
+static void write_models(const cri_preflight_node *node, char *cell)
 {
     const cr_agent_look *look = &node->look;
     size_t at = 0;
@@ -93,7 +93,7 @@ static void write_models(const cri_node *node, char *cell)
 
 static void write_cell(const cr_preflight *p, size_t i, const column *c, char *cell)
 {
-    const cri_node *node = &p->node[i];
+    const cri_preflight_node *node = &p->node[i];
     const cr_agent_look *look = &node->look;
     char text[CRI_BYTES_TEXT], link[48];
     size_t to = c->to;
@@ -286,7 +286,7 @@ static void add_text(cr_buf *out, const char *key, const char *text)
 
 static void add_host_object(const cr_preflight *p, size_t i, cr_buf *out)
 {
-    const cri_node *node = &p->node[i];
+    const cri_preflight_node *node = &p->node[i];
     const cr_agent_look *look = &node->look;
 
     cr_buf_addc(out, '{');

@@ -25,12 +25,12 @@ static const struct {
 };
 
 /* One mapped file. */
-typedef struct cri_file {
+typedef struct cr_mapped_file {
     char *path, *name; /* whole path for errors, last part for cr_tensor.file */
     const unsigned char *bytes;
     size_t num_bytes;
     bool is_mapped;
-} cri_file;
+} cr_mapped_file;
 
 /* ---- one header ---- */
 
@@ -39,7 +39,7 @@ typedef struct entry {
     uint64_t begin, end;
 } entry;
 
-static cr_status read_shape(const cri_file *f, const json_t *shape, entry *e, unsigned bits,
+static cr_status read_shape(const cr_mapped_file *f, const json_t *shape, entry *e, unsigned bits,
                             cr_err *err)
 {
     cr_tensor *t = &e->tensor;
@@ -72,8 +72,8 @@ static cr_status read_shape(const cri_file *f, const json_t *shape, entry *e, un
     return CR_OK;
 }
 
-static cr_status read_entry(const cri_file *f, const char *name, const json_t *value, entry *e,
-                            cr_err *err)
+static cr_status read_entry(const cr_mapped_file *f, const char *name, const json_t *value,
+                            entry *e, cr_err *err)
 {
     const json_t *dtype = json_object_get(value, "dtype"),
                  *range = json_object_get(value, "data_offsets"), *begin, *end;
@@ -108,7 +108,7 @@ static cr_status read_entry(const cri_file *f, const char *name, const json_t *v
     return CR_OK;
 }
 
-static cr_status check_metadata(const cri_file *f, const json_t *metadata, cr_err *err)
+static cr_status check_metadata(const cr_mapped_file *f, const json_t *metadata, cr_err *err)
 {
     void *at;
 
@@ -131,7 +131,8 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Every byte of the data belongs to exactly one tensor. */
-static cr_status place(const cri_file *f, entry *entries, size_t num, size_t data_at, cr_err *err)
+static cr_status place(const cr_mapped_file *f, entry *entries, size_t num, size_t data_at,
+                       cr_err *err)
 {
     uint64_t at = 0;
 
@@ -165,7 +166,7 @@ static void add_tensors(cr_tensors *all, entry *entries, size_t num)
     }
 }
 
-static cr_status read_header(cr_tensors *all, const cri_file *f, const json_t *header,
+static cr_status read_header(cr_tensors *all, const cr_mapped_file *f, const json_t *header,
                              size_t data_at, cr_err *err)
 {
     size_t num = 0, capacity = json_object_size(header);
@@ -188,7 +189,7 @@ static cr_status read_header(cr_tensors *all, const cri_file *f, const json_t *h
     return status;
 }
 
-static cr_status read_file(cr_tensors *all, const cri_file *f, cr_err *err)
+static cr_status read_file(cr_tensors *all, const cr_mapped_file *f, cr_err *err)
 {
     uint64_t num = 0;
     json_t *header = NULL;
@@ -242,10 +243,10 @@ static cr_status sort_names(cr_tensors *all, const char *path, cr_err *err)
     return CR_OK;
 }
 
-static cri_file *add_file(cr_tensors *all, const char *path)
+static cr_mapped_file *add_file(cr_tensors *all, const char *path)
 {
     const char *slash = strrchr(path, '/');
-    cri_file *f;
+    cr_mapped_file *f;
 
     all->files =
         cr_realloc(all->files, all->num_files * sizeof *f, (all->num_files + 1) * sizeof *f);
@@ -255,7 +256,7 @@ static cri_file *add_file(cr_tensors *all, const char *path)
     return f;
 }
 
-static cr_status map_file(cri_file *f, cr_err *err)
+static cr_status map_file(cr_mapped_file *f, cr_err *err)
 {
     struct stat st;
     int fd = open(f->path, O_RDONLY | O_CLOEXEC);
@@ -283,7 +284,7 @@ static cr_status map_file(cri_file *f, cr_err *err)
 
 static cr_status open_file(cr_tensors *all, const char *path, cr_err *err)
 {
-    cri_file *f = add_file(all, path);
+    cr_mapped_file *f = add_file(all, path);
 
     CR_TRY(map_file(f, err));
     return read_file(all, f, err);
@@ -402,7 +403,7 @@ cr_status cr_tensors_parse(const void *bytes, size_t num_bytes, const char *what
                            cr_err *err)
 {
     cr_tensors *all = CR_NEW(cr_tensors);
-    cri_file *f = add_file(all, what);
+    cr_mapped_file *f = add_file(all, what);
 
     f->bytes = bytes;
     f->num_bytes = num_bytes;
@@ -419,7 +420,7 @@ void cr_tensors_close(cr_tensors *all)
     for (size_t i = 0; i < all->num_tensors; i++)
         cr_free(all->tensor[i].name);
     for (size_t i = 0; i < all->num_files; i++) {
-        cri_file *f = &all->files[i];
+        cr_mapped_file *f = &all->files[i];
         if (f->is_mapped) munmap((void *)(uintptr_t)f->bytes, f->num_bytes);
         cr_free(f->path);
         cr_free(f->name);

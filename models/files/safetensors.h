@@ -31,7 +31,7 @@ typedef struct cr_tensors {
     cr_tensor *tensor; /* by file, then by offset */
     size_t num_tensors;
     cr_tensor **by_name; /* sorted */
-    struct cri_file *files;
+    struct cr_mapped_file *files;
     size_t num_files;
 } cr_tensors;
 

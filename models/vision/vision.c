@@ -16,7 +16,7 @@ typedef struct tower {
     const cri_vision *parts;
     const cr_vision_config *c;
     const cr_vision_input *in;
-    cri_patches *patches;
+    cr_patches *patches;
     cr_pass pass;   /* on patches */
     cr_dtype dtype; /* of what goes in and out */
     int64_t lowest;
@@ -37,7 +37,7 @@ static int64_t find_lowest(const cri_vision *v)
     return i;
 }
 
-static cr_status upload_patches(cri_patches *r, const cr_vision_config *c, cr_stack *stack,
+static cr_status upload_patches(cr_patches *r, const cr_vision_config *c, cr_stack *stack,
                                 cr_err *err)
 {
     size_t patches = (size_t)r->num, half = (size_t)(c->hidden_size / c->num_heads / 2);
@@ -374,7 +374,7 @@ cr_status cri_vision_forward(const cr_module *visual, cr_pass *p, const cr_visio
     cr_status status;
     tower t;
 
-    if (!own->patches) own->patches = CR_NEW(cri_patches);
+    if (!own->patches) own->patches = CR_NEW(cr_patches);
     CR_TRY(cri_patches_init(own->patches, c, in, err));
     t = tower_of(visual, p, in);
     status = upload_patches(own->patches, c, cri_keep(&t.pass), err);

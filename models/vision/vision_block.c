@@ -87,7 +87,7 @@ static cr_attention_args attention_args(const cr_module *m, const cr_pass *p, co
 {
     const cri_vision_attention *parts = m->impl;
     const cr_vision_config *c = m->model->config.vision;
-    const cri_patches *r = p->patches;
+    const cr_patches *r = p->patches;
     int64_t dim = c->hidden_size / c->num_heads;
 
     return (cr_attention_args){.q = a->q,

@@ -54,7 +54,7 @@ cr_module *cri_vision_add(cr_module *parent, const cri_family *family);
 
 /* What the grids of a call say of its rows: host arrays, made by its forward. Modules of the tower find it
  * in their pass. In the tower windows lie one after another. */
-typedef struct cri_patches {
+typedef struct cr_patches {
     int64_t num, num_merged; /* patches; a quarter of them */
     int32_t *order;          /* [merged] merged row j is number order[j] of the caller's; NULL: j */
     int32_t *frames, *windows; /* cu_seqlens of patches; windows: NULL if there are none */
@@ -67,12 +67,12 @@ typedef struct cri_patches {
         cr_mem *order, *angles, *corner, *corner_weight, *frames, *windows;
     } on_device;
     cr_seq_sizes frame_sizes, window_sizes;
-} cri_patches;
+} cr_patches;
 
 /* r is zero or of an earlier call. CR_EARG: not a grid, or the number of patches is another. */
-CR_MUST cr_status cri_patches_init(cri_patches *r, const cr_vision_config *c,
+CR_MUST cr_status cri_patches_init(cr_patches *r, const cr_vision_config *c,
                                    const cr_vision_input *in, cr_err *err);
-void cri_patches_fini(cri_patches *r);
+void cri_patches_fini(cr_patches *r);
 
 /* ---- the tower ---- */
 

@@ -8,7 +8,7 @@ enum { TOKEN = CR_MERGE * CR_MERGE /* patches of a token */ };
 
 /* What is filled in, and how far. */
 typedef struct filling {
-    cri_patches *r;
+    cr_patches *r;
     const cr_vision_config *c;
     float *inv_freq; /* [D / 4] */
     int64_t num;     /* tokens so far */
@@ -107,7 +107,7 @@ static cr_status check_grids(const cr_vision_input *in, int64_t *num_frames, cr_
     return CR_OK;
 }
 
-cr_status cri_patches_init(cri_patches *r, const cr_vision_config *c, const cr_vision_input *in,
+cr_status cri_patches_init(cr_patches *r, const cr_vision_config *c, const cr_vision_input *in,
                            cr_err *err)
 {
     int64_t quarter = c->hidden_size / c->num_heads / 4, first = 0, num_frames;
@@ -139,7 +139,7 @@ cr_status cri_patches_init(cri_patches *r, const cr_vision_config *c, const cr_v
     return CR_OK;
 }
 
-void cri_patches_fini(cri_patches *r)
+void cri_patches_fini(cr_patches *r)
 {
     cr_free(r->order);
     cr_free(r->frames);
@@ -147,5 +147,5 @@ void cri_patches_fini(cri_patches *r)
     cr_free(r->angles);
     cr_free(r->corner);
     cr_free(r->corner_weight);
-    *r = (cri_patches){0};
+    *r = (cr_patches){0};
 }

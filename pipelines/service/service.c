@@ -1,5 +1,6 @@
 /* service.c -- see service.h. */
 #include "pipelines/service/service.h"
+#include "http/client.h"
 
 #include "base/json.h"
 #include "pipelines/assemble_impl.h"

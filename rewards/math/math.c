@@ -199,7 +199,7 @@ char *cr_math_answer(const char *prompt, const char *response, size_t response_b
 
     m = right_side(m);
     if (m && cri_math_is_expression(m)) {
-        cri_value v = cri_math_eval(&q, m, 1);
+        cri_math_value v = cri_math_eval(&q, m, 1);
         if (v.has_field && !v.is_undefined)
             out = cr_asprintf("=%016llx%016llx", (unsigned long long)v.field[0],
                               (unsigned long long)v.field[1]);

@@ -9,7 +9,7 @@
 enum { MOST_REPEATED = 40 };
 
 /* The n digits that repeat after those of head (with a point), as a fraction: 83 - 8 over 90 for 0.8 and 3. */
-static cri_math *fraction_of_period(cri_parser *p, const char *head_text, size_t num_head,
+static cri_math *fraction_of_period(cri_math_parser *p, const char *head_text, size_t num_head,
                                     const char *period, size_t n)
 {
     size_t before, num = 0;
@@ -36,7 +36,7 @@ static cri_math *fraction_of_period(cri_parser *p, const char *head_text, size_t
 }
 
 /* \dot{3} or \dot3: one more digit of a period. */
-static bool take_dotted(cri_parser *p, char *period, size_t *n)
+static bool take_dotted(cri_math_parser *p, char *period, size_t *n)
 {
     bool has_braces;
 
@@ -48,14 +48,14 @@ static bool take_dotted(cri_parser *p, char *period, size_t *n)
     return !has_braces || cri_take(p, "}");
 }
 
-static void take_digits(cri_parser *p, char *period, size_t *n)
+static void take_digits(cri_math_parser *p, char *period, size_t *n)
 {
     while (*n < MOST_REPEATED && isdigit((unsigned char)p->s[p->at]))
         period[(*n)++] = p->s[p->at++];
 }
 
 /* 0.8\overline{3}, 0.8\dot{3}, 0.\dot{1}4\dot{2}: the digits after those up to end. */
-static cri_math *marked_period(cri_parser *p, size_t start, size_t end)
+static cri_math *marked_period(cri_math_parser *p, size_t start, size_t end)
 {
     char period[MOST_REPEATED];
     size_t n = 0, at;
@@ -73,7 +73,7 @@ static cri_math *marked_period(cri_parser *p, size_t start, size_t end)
 }
 
 /* 0.1666\ldots: the last digits repeat, three times if it is one digit, else twice; 3.14\ldots: only the digits. */
-static cri_math *shown_period(cri_parser *p, size_t start, size_t end)
+static cri_math *shown_period(cri_math_parser *p, size_t start, size_t end)
 {
     static const char *const dots[] = {"\\ldots", "\\dots", "\\cdots", NULL};
     const char *s = p->s + end, *point = memchr(p->s + start, '.', end - start);
@@ -101,7 +101,7 @@ static size_t thousands_space(const char *s)
 }
 
 /* 12 000 and 1\,234\,567.8: digits from start to p->at, then groups of three; NULL: none. */
-static cri_math *spaced_number(cri_parser *p, size_t start)
+static cri_math *spaced_number(cri_math_parser *p, size_t start)
 {
     const char *s = p->s;
     size_t n = p->at - start, end = p->at, decimals, space;
@@ -120,7 +120,7 @@ static cri_math *spaced_number(cri_parser *p, size_t start)
 }
 
 /* 1A3_{16}, FF_{16}: digits and capital letters before this base; A_{16} is a name. */
-cri_math *cri_hexadecimal(cri_parser *p, size_t start)
+cri_math *cri_hexadecimal(cri_math_parser *p, size_t start)
 {
     const char *s = p->s + start;
     size_t n = strspn(s, "0123456789ABCDEF");
@@ -132,7 +132,7 @@ cri_math *cri_hexadecimal(cri_parser *p, size_t start)
     return cri_leaf(p, CRI_NUM, s, n);
 }
 
-cri_math *cri_number(cri_parser *p)
+cri_math *cri_number(cri_math_parser *p)
 {
     size_t start = p->at, end;
     const char *s = p->s;
@@ -204,7 +204,7 @@ static int digit_value(char c)
 }
 
 /* The number as a sum of parts that fit. */
-static cri_math *value_in_base(cri_parser *p, const char *digits, int base)
+static cri_math *value_in_base(cri_math_parser *p, const char *digits, int base)
 {
     cri_math *m = NULL;
     char text[24];
@@ -227,7 +227,8 @@ static cri_math *value_in_base(cri_parser *p, const char *digits, int base)
     return m;
 }
 
-cri_math *cri_in_base(cri_parser *p, const char *digits, const char *base_text, size_t num_base)
+cri_math *cri_in_base(cri_math_parser *p, const char *digits, const char *base_text,
+                      size_t num_base)
 {
     const int base = base_of(base_text, num_base);
     bool is_number = base > 0 && *digits;

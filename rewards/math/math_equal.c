@@ -115,7 +115,7 @@ static bool has_alien(const cri_math *m)
 static bool are_expressions_equal(cri_question *q, const cri_math *a, const cri_math *b)
 {
     char x[256] = "", y[256] = "";
-    cri_value va, vb;
+    cri_math_value va, vb;
     cri_answer answer;
     long double ra, rb;
     int places;
@@ -189,7 +189,7 @@ static cri_math *difference(cri_question *q, cri_math *a, cri_math *b)
 static bool are_proportional(cri_question *q, const cri_math *a, char sign_a, const cri_math *b,
                              char sign_b)
 {
-    cri_value va = cri_math_eval(q, a, 0), vb = cri_math_eval(q, b, 0), zero, r, s;
+    cri_math_value va = cri_math_eval(q, a, 0), vb = cri_math_eval(q, b, 0), zero, r, s;
     long double c;
 
     r = cri_value_div(&vb, &va);

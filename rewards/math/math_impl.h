@@ -30,7 +30,7 @@ typedef struct cri_question {
 
 /* ---- trees ---- */
 
-typedef enum cri_kind {
+typedef enum cri_math_kind {
     CRI_NUM,   /* text: digits, with a point if it is a decimal */
     CRI_SYM,   /* text: lower-case name */
     CRI_PI,    /* the constants */
@@ -61,19 +61,20 @@ typedef enum cri_kind {
     CRI_REL,   /* a chain: args[0] rel[0] args[1] rel[1] ..; text: one letter of "=<lg>niam" each */
     CRI_CASES, /* value, condition, value, condition .. */
     CRI_CONGRUENT /* left side (or none), remainder, modulus */
-} cri_kind;
+} cri_math_kind;
 
 enum { CRI_OPEN_LEFT = 1, CRI_OPEN_RIGHT = 2 };
 
 typedef struct cri_math cri_math;
 struct cri_math {
-    cri_kind kind;
+    cri_math_kind kind;
     int op, num_args, height;
     cri_math **arg;
     const char *text;
 };
 
-cri_math *cri_math_node(cri_question *q, cri_kind kind, int num_args, cri_math *a, cri_math *b);
+cri_math *cri_math_node(cri_question *q, cri_math_kind kind, int num_args, cri_math *a,
+                        cri_math *b);
 /* False if the question has run out of time (looked at now and then). */
 bool cri_math_goes_on(cri_question *q);
 
@@ -104,28 +105,28 @@ cri_math *cri_math_parse(cri_question *q, const char *clean);
 
 /* What an expression is: exact in small rationals and in two prime fields, where pi, e and the
  * variables are random elements, and numeric at CRI_MATH_POINTS values of its variables. */
-typedef struct cri_value {
+typedef struct cri_math_value {
     bool is_small, has_field, is_undefined;
     bool is_number[CRI_MATH_POINTS];
     int64_t num, den; /* if is_small: lowest terms, den > 0 */
     uint64_t field[CRI_MATH_PRIMES];
     long double complex z[CRI_MATH_POINTS];
     long double error[CRI_MATH_POINTS]; /* absolute bound */
-} cri_value;
+} cri_math_value;
 
 /* seed: two evaluations with different seeds see different variables. */
-cri_value cri_math_eval(cri_question *q, const cri_math *m, uint64_t seed);
+cri_math_value cri_math_eval(cri_question *q, const cri_math *m, uint64_t seed);
 bool cri_math_is_expression(const cri_math *m);
 
 typedef enum cri_answer { CRI_NO, CRI_YES, CRI_UNKNOWN } cri_answer;
-cri_answer cri_value_equal(const cri_value *a, const cri_value *b);
+cri_answer cri_value_equal(const cri_math_value *a, const cri_math_value *b);
 /* a + sign b; sign: 1 or -1. */
-cri_value cri_value_add(const cri_value *a, const cri_value *b, int sign);
-cri_value cri_value_mul(const cri_value *a, const cri_value *b);
+cri_math_value cri_value_add(const cri_math_value *a, const cri_math_value *b, int sign);
+cri_math_value cri_value_mul(const cri_math_value *a, const cri_math_value *b);
 /* a / b where both are known, else undefined. */
-cri_value cri_value_div(const cri_value *a, const cri_value *b);
+cri_math_value cri_value_div(const cri_math_value *a, const cri_math_value *b);
 /* Real, and not farther from each other than half a unit of that decimal place. */
-bool cri_value_near(const cri_value *a, const cri_value *b, int places);
+bool cri_value_near(const cri_math_value *a, const cri_math_value *b, int places);
 /* A real constant, within its error; false otherwise. Infinities count. */
 bool cri_math_real(cri_question *q, const cri_math *m, long double *x);
 

@@ -11,7 +11,7 @@ enum { MAX_MATRIX = 64 /* elements */, MAX_MATRIX_POWER = 1000 };
 typedef struct matrix {
     int rows, columns; /* 0, 0: a number, in x[0] */
     int places; /* of an element written as a decimal (cri_math_places), the fewest; 0: none */
-    cri_value x[MAX_MATRIX];
+    cri_math_value x[MAX_MATRIX];
 } matrix;
 
 static matrix *new_matrix(cri_question *q, int rows, int columns)
@@ -55,10 +55,11 @@ static matrix *times(cri_question *q, const matrix *a, const matrix *b)
     m = new_matrix(q, a->rows, b->columns);
     for (int r = 0; r < a->rows; r++)
         for (int c = 0; c < b->columns; c++) {
-            cri_value *sum = &m->x[r * m->columns + c];
+            cri_math_value *sum = &m->x[r * m->columns + c];
             *sum = cri_value_mul(&a->x[r * a->columns], &b->x[c]);
             for (int k = 1; k < a->columns; k++) {
-                cri_value v = cri_value_mul(&a->x[r * a->columns + k], &b->x[k * b->columns + c]);
+                cri_math_value v =
+                    cri_value_mul(&a->x[r * a->columns + k], &b->x[k * b->columns + c]);
                 *sum = cri_value_add(sum, &v, 1);
             }
         }
@@ -78,7 +79,7 @@ static matrix *transpose(cri_question *q, const matrix *a)
 static const matrix *power(cri_question *q, const matrix *a, const cri_math *exponent)
 {
     const matrix *m = NULL, *square = a;
-    cri_value v;
+    cri_math_value v;
 
     if (exponent->kind == CRI_SYM &&
         (strcmp(exponent->text, "t") == 0 || strcmp(exponent->text, "top") == 0))
@@ -112,7 +113,7 @@ static const matrix *fold(cri_question *q, const cri_math *m)
     return all;
 }
 
-static const matrix *number(cri_question *q, cri_value v)
+static const matrix *number(cri_question *q, cri_math_value v)
 {
     matrix *m = new_matrix(q, 0, 0);
 
@@ -122,7 +123,7 @@ static const matrix *number(cri_question *q, cri_value v)
 
 static const matrix *from_tree(cri_question *q, const cri_math *m)
 {
-    cri_value zero;
+    cri_math_value zero;
     const matrix *a, *b;
     matrix *out;
 

@@ -19,7 +19,7 @@
 /* ---- operators ---- */
 
 /* TeX's argument: a group, a command or one character; numbers in exponents are whole. */
-cri_math *cri_parse_tex_argument(cri_parser *p)
+cri_math *cri_parse_tex_argument(cri_math_parser *p)
 {
     cri_math *m;
 
@@ -36,7 +36,7 @@ cri_math *cri_parse_tex_argument(cri_parser *p)
     return cri_primary(p);
 }
 
-static bool take_degree(cri_parser *p)
+static bool take_degree(cri_math_parser *p)
 {
     static const char *const signs[] = {"^\\circ",  "^{\\circ}", "\\circ", "\xC2\xB0",
                                         "\\degree", "^\\degree", NULL};
@@ -49,7 +49,7 @@ static bool take_degree(cri_parser *p)
     return false;
 }
 
-static cri_math *with_subscript(cri_parser *p, cri_math *m)
+static cri_math *with_subscript(cri_math_parser *p, cri_math *m)
 {
     size_t start = p->at, n;
     char *name;
@@ -74,7 +74,7 @@ static cri_math *with_subscript(cri_parser *p, cri_math *m)
 }
 
 /* f': another name; (fg)': a function of fg. */
-static cri_math *with_prime(cri_parser *p, cri_math *m)
+static cri_math *with_prime(cri_math_parser *p, cri_math *m)
 {
     char *name;
 
@@ -89,14 +89,14 @@ static cri_math *with_prime(cri_parser *p, cri_math *m)
 }
 
 /* 25%: a hundredth of 25, or 25. */
-static cri_math *percent(cri_parser *p, cri_math *m)
+static cri_math *percent(cri_math_parser *p, cri_math *m)
 {
     m = cri_math_node(p->q, CRI_UNIT, 2, m, cri_leaf(p, CRI_NUM, "0.01", 4));
     if (m) m->text = "%";
     return m;
 }
 
-cri_math *cri_parse_postfix(cri_parser *p)
+cri_math *cri_parse_postfix(cri_math_parser *p)
 {
     cri_math *m = cri_primary(p);
 
@@ -143,7 +143,7 @@ static bool is_whole(const cri_math *m)
 }
 
 /* 1/2 after the 5 of 5 1/2, where m is the 1: the fraction. NULL: it is not one, or not below 1. */
-static cri_math *fraction_of_mixed(cri_parser *p, const cri_math *whole, cri_math *m)
+static cri_math *fraction_of_mixed(cri_math_parser *p, const cri_math *whole, cri_math *m)
 {
     size_t at = p->at;
     cri_math *below;
@@ -160,7 +160,7 @@ static cri_math *fraction_of_mixed(cri_parser *p, const cri_math *whole, cri_mat
 }
 
 /* U(0,1) after U, P(X=2) after P: the application; NULL: m is no argument. end: of the name in the text. */
-static cri_math *application(cri_parser *p, const cri_math *name, cri_math *m, size_t end)
+static cri_math *application(cri_math_parser *p, const cri_math *name, cri_math *m, size_t end)
 {
     const char *s = p->s + end;
     cri_math *f;
@@ -181,9 +181,9 @@ static cri_math *application(cri_parser *p, const cri_math *name, cri_math *m, s
     return f;
 }
 
-static cri_math *parse_run(cri_parser *p)
+static cri_math *parse_run(cri_math_parser *p)
 {
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
     size_t end = 0; /* of the factor before */
 
     cri_skip(p);
@@ -218,7 +218,7 @@ static cri_math *parse_run(cri_parser *p)
 }
 
 /* 3 \\pmod{7}, 3 (\\text{mod } 7) */
-static cri_math *with_modulus(cri_parser *p, cri_math *m)
+static cri_math *with_modulus(cri_math_parser *p, cri_math *m)
 {
     size_t n = cri_modulus_at(p);
     cri_math *modulus;
@@ -237,7 +237,7 @@ static cri_math *with_modulus(cri_parser *p, cri_math *m)
     return m;
 }
 
-cri_math *cri_parse_product(cri_parser *p)
+cri_math *cri_parse_product(cri_math_parser *p)
 {
     static const char *const times[] = {"\\times",  "\\cdot",   "*", "\\ast",
                                         "\xC3\x97", "\xC2\xB7", NULL},
@@ -265,10 +265,10 @@ cri_math *cri_parse_product(cri_parser *p)
     return m;
 }
 
-cri_math *cri_parse_sum(cri_parser *p)
+cri_math *cri_parse_sum(cri_math_parser *p)
 {
     static const char *const plus_minus[] = {"\\pm", "\xC2\xB1", NULL};
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
     bool is_minus = false;
 
     if (!cri_deeper(p)) return NULL;
@@ -297,7 +297,7 @@ cri_math *cri_parse_sum(cri_parser *p)
     return all.num == 1 ? all.item[0] : cri_from_nodes(p, CRI_ADD, &all);
 }
 
-static cri_math *parse_operand(cri_parser *p)
+static cri_math *parse_operand(cri_math_parser *p)
 {
     static const char *const joins[] = {"\\cup", "\xE2\x88\xAA", NULL},
                              *const meets[] = {"\\cap", "\xE2\x88\xA9", NULL},
@@ -318,7 +318,7 @@ static cri_math *parse_operand(cri_parser *p)
 }
 
 /* One letter a relation: = < > l(e) g(e) n(e) i(n) a(pprox) c(ongruent) m(id). 0: none here. */
-static char take_relation(cri_parser *p)
+static char take_relation(cri_math_parser *p)
 {
     static const struct {
         const char *text;
@@ -367,10 +367,10 @@ static bool is_name(const cri_math *m)
 }
 
 /* x \\equiv 3 \\pmod 7, 3 \\pmod 7; NULL: it is something else. */
-static cri_math *congruence(cri_parser *p, const cri_nodes *l, char sign)
+static cri_math *congruence(cri_math_parser *p, const cri_math_nodes *l, char sign)
 {
     cri_math *last = l->item[l->num - 1], *m;
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
 
     if (last->kind != CRI_MOD || l->num > 2 || !(last->op || sign == 'c')) return NULL;
     if (l->num == 2 && (!cri_push(p, &all, l->item[0]) || sign == '<' || sign == '>')) return NULL;
@@ -380,7 +380,7 @@ static cri_math *congruence(cri_parser *p, const cri_nodes *l, char sign)
 }
 
 /* In rows: the sign at the beginning of the next one goes on with this one. */
-static char take_sign(cri_parser *p)
+static char take_sign(cri_math_parser *p)
 {
     size_t at = p->at;
     char sign = take_relation(p);
@@ -391,9 +391,9 @@ static char take_sign(cri_parser *p)
     return sign;
 }
 
-cri_math *cri_parse_relation(cri_parser *p)
+cri_math *cri_parse_relation(cri_math_parser *p)
 {
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
     cr_buf signs = {0};
     cri_math *m;
     char sign, last = 0;
@@ -423,7 +423,7 @@ cri_math *cri_parse_relation(cri_parser *p)
 }
 
 /* , or ; or \lor, which is remembered; 0: none here. */
-static char take_separator(cri_parser *p, cri_nodes *l)
+static char take_separator(cri_math_parser *p, cri_math_nodes *l)
 {
     char c;
 
@@ -441,9 +441,9 @@ static char take_separator(cri_parser *p, cri_nodes *l)
 }
 
 /* The elements from the group_start-th on are one: p=5,q=2 of p=5,q=2;p=7,q=2. */
-static bool close_group(cri_parser *p, cri_nodes *l, int group_start)
+static bool close_group(cri_math_parser *p, cri_math_nodes *l, int group_start)
 {
-    cri_nodes group = {.item = l->item + group_start, .num = l->num - group_start};
+    cri_math_nodes group = {.item = l->item + group_start, .num = l->num - group_start};
     cri_math *m;
 
     if (group.num < 2) return true;
@@ -457,7 +457,7 @@ static bool close_group(cri_parser *p, cri_nodes *l, int group_start)
 }
 
 /* One element; with +- in it both. False: no element. */
-static bool push_element(cri_parser *p, cri_nodes *l, cri_math *m, size_t at)
+static bool push_element(cri_math_parser *p, cri_math_nodes *l, cri_math *m, size_t at)
 {
     if (!p->has_plus_minus) return cri_push(p, l, m);
     for (int sign = 0; sign < 2; sign++) {
@@ -470,9 +470,9 @@ static bool push_element(cri_parser *p, cri_nodes *l, cri_math *m, size_t at)
 
 /* One element stays itself; more become a node of that kind with op -1. A group of one element
  * leaves +- to the list around it, else each +- makes two elements. */
-cri_math *cri_parse_list(cri_parser *p, cri_kind kind, bool is_group)
+cri_math *cri_parse_list(cri_math_parser *p, cri_math_kind kind, bool is_group)
 {
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
     cri_math *m;
     bool is_minus = p->is_minus, had = p->has_plus_minus, has_groups = false;
     int group_start = 0;
@@ -539,7 +539,7 @@ static char *without_thousands(const char *clean)
 cri_math *cri_math_parse(cri_question *q, const char *clean)
 {
     char *number = without_thousands(clean);
-    cri_parser p = {.q = q, .s = number ? number : clean};
+    cri_math_parser p = {.q = q, .s = number ? number : clean};
     cri_math *m = NULL;
 
     if (strlen(clean) > CRI_MATH_MAX_BYTES)

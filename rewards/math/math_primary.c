@@ -7,7 +7,7 @@
 
 /* ---- primaries ---- */
 
-static cri_math *text_symbol(cri_parser *p)
+static cri_math *text_symbol(cri_math_parser *p)
 {
     size_t n, k = 0, digits = 0;
     const char *s = cri_take(p, "{") ? cri_braces(p, &n) : NULL;
@@ -31,7 +31,7 @@ static cri_math *text_symbol(cri_parser *p)
 }
 
 /* Up to the bracket or comma that ends it, as one symbol: sums, integrals, limits. */
-static cri_math *opaque(cri_parser *p, size_t start)
+static cri_math *opaque(cri_math_parser *p, size_t start)
 {
     int depth = 0;
 
@@ -50,7 +50,7 @@ static cri_math *opaque(cri_parser *p, size_t start)
 }
 
 /* The bracket before this place is that of P(A|B). */
-static bool is_after_probability(const cri_parser *p)
+static bool is_after_probability(const cri_math_parser *p)
 {
     const char *s = p->s + p->at - 1;
 
@@ -62,7 +62,7 @@ static bool is_after_probability(const cri_parser *p)
 }
 
 /* After the bracket that opens: one value, a tuple or an interval, which ]2,5[ closes and opens the other way. */
-static cri_math *bracket(cri_parser *p, char open)
+static cri_math *bracket(cri_math_parser *p, char open)
 {
     const bool was_interval = p->is_interval, was_given = p->is_given, was_set = p->is_set;
     cri_math *m;
@@ -89,7 +89,7 @@ static cri_math *bracket(cri_parser *p, char open)
 }
 
 /* x, or x \in \mathbb{Z}, before the sign of \{x \mid x > 2\}; NULL: it is something else. */
-static cri_math *set_builder_name(cri_parser *p)
+static cri_math *set_builder_name(cri_math_parser *p)
 {
     static const char *const signs[] = {"\\mid", "\\vert", "|", ":", "\\colon", NULL};
     static const char *const in[] = {"\\in", "\xE2\x88\x88", NULL};
@@ -111,10 +111,10 @@ static cri_math *set_builder_name(cri_parser *p)
 }
 
 /* \{x \mid x > 2\}: the condition, with x \in \mathbb{Z} if it says so. */
-static cri_math *set_builder(cri_parser *p, cri_math *name)
+static cri_math *set_builder(cri_math_parser *p, cri_math *name)
 {
     cri_math *m = cri_parse_list(p, CRI_SET, false);
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
 
     if (!m) return NULL;
     if (m->kind == CRI_SET && m->op < 0) m->op = 1;
@@ -129,7 +129,7 @@ static cri_math *set_builder(cri_parser *p, cri_math *name)
 }
 
 /* After \{ or \lbrace, up to close. */
-static cri_math *braced_set(cri_parser *p, const char *close)
+static cri_math *braced_set(cri_math_parser *p, const char *close)
 {
     cri_math *m, *name;
     bool was_set;
@@ -154,9 +154,9 @@ static cri_math *braced_set(cri_parser *p, const char *close)
     return m;
 }
 
-static cri_math *matrix(cri_parser *p)
+static cri_math *matrix(cri_math_parser *p)
 {
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
     size_t n;
     const char *name = cri_braces(p, &n);
     bool is_det, skipped = p->skips_columns;
@@ -213,9 +213,9 @@ static void rename_symbol(cri_math *m, const char *from, const char *to)
 }
 
 /* After \sum or \prod: _{k=1}^{n} and a product that holds k; NULL: it is written otherwise. */
-static cri_math *series(cri_parser *p, const char *name, size_t n)
+static cri_math *series(cri_math_parser *p, const char *name, size_t n)
 {
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
     cri_math *index, *low, *high, *body, *m;
     char *bound;
 
@@ -237,7 +237,7 @@ static cri_math *series(cri_parser *p, const char *name, size_t n)
     return m;
 }
 
-static bool is_function_next(cri_parser *p)
+static bool is_function_next(cri_math_parser *p)
 {
     const char *s;
 
@@ -249,7 +249,7 @@ static bool is_function_next(cri_parser *p)
 }
 
 /* sin 2x, ln 2: everything up to an operator or the next function. */
-static cri_math *bare_argument(cri_parser *p, bool is_angle)
+static cri_math *bare_argument(cri_math_parser *p, bool is_angle)
 {
     cri_math *m = NULL, *next;
 
@@ -263,7 +263,7 @@ static cri_math *bare_argument(cri_parser *p, bool is_angle)
     return m;
 }
 
-static cri_math *function(cri_parser *p, const char *name, size_t n)
+static cri_math *function(cri_math_parser *p, const char *name, size_t n)
 {
     cri_math *power = NULL, *base = NULL, *m, *f;
     bool was_angle = p->is_angle, is_angle = cri_is_one_of(name, n, angles, CR_COUNT(angles));
@@ -302,7 +302,7 @@ static cri_math *function(cri_parser *p, const char *name, size_t n)
     return power ? cri_math_node(p->q, CRI_POW, 2, f, power) : f;
 }
 
-static cri_math *root(cri_parser *p)
+static cri_math *root(cri_math_parser *p)
 {
     cri_math *n = NULL, *m, *one;
 
@@ -320,14 +320,14 @@ static cri_math *root(cri_parser *p)
     return cri_math_node(p->q, CRI_POW, 2, m, cri_math_node(p->q, CRI_DIV, 2, one, n));
 }
 
-static cri_math *two_arguments(cri_parser *p, cri_kind kind)
+static cri_math *two_arguments(cri_math_parser *p, cri_math_kind kind)
 {
     cri_math *a = cri_parse_tex_argument(p), *b = a ? cri_parse_tex_argument(p) : NULL;
 
     return cri_math_node(p->q, kind, 2, a, b);
 }
 
-static cri_math *until(cri_parser *p, cri_kind kind, const char *close)
+static cri_math *until(cri_math_parser *p, cri_math_kind kind, const char *close)
 {
     cri_math *m = cri_parse_sum(p);
 
@@ -335,7 +335,7 @@ static cri_math *until(cri_parser *p, cri_kind kind, const char *close)
 }
 
 /* \langle 1,2,3 \rangle */
-static cri_math *angle_tuple(cri_parser *p)
+static cri_math *angle_tuple(cri_math_parser *p)
 {
     cri_math *m = cri_parse_list(p, CRI_TUPLE, true);
 
@@ -345,7 +345,7 @@ static cri_math *angle_tuple(cri_parser *p)
 }
 
 /* After \mathbb: R, Q, Z, N, C, also Z^+ or N_0; elsewhere a name. */
-static cri_math *blackboard(cri_parser *p)
+static cri_math *blackboard(cri_math_parser *p)
 {
     const size_t is_braced = cri_take(p, "{");
     const char *s, *letter;
@@ -385,7 +385,7 @@ static bool is_segment(const char *s)
 }
 
 /* After the name of a command. */
-static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start)
+static cri_math *command(cri_math_parser *p, const char *name, size_t n, size_t start)
 {
     static const char *const texts[] = {"text",   "mbox",       "mathrm",     "mathbf", "mathit",
                                         "textbf", "textit",     "textrm",     "mathsf", "texttt",
@@ -445,7 +445,7 @@ static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start
 }
 
 /* DNA, ABCD: no product of one letter each. */
-static bool is_name_of_capitals(const cri_parser *p, const char *s, size_t n)
+static bool is_name_of_capitals(const cri_math_parser *p, const char *s, size_t n)
 {
     if (n < 3 || isalnum((unsigned char)s[n]) || (s[n] && strchr("^_({'", s[n]))) return false;
     for (size_t i = 0; i < n; i++)
@@ -454,7 +454,7 @@ static bool is_name_of_capitals(const cri_parser *p, const char *s, size_t n)
 }
 
 /* Yes, Monday: a capital letter and small ones, alone. No order of a product's letters counts. */
-static bool is_word(const cri_parser *p, const char *s, size_t n)
+static bool is_word(const cri_math_parser *p, const char *s, size_t n)
 {
     const char *before = s;
 
@@ -469,7 +469,7 @@ static bool is_word(const cri_parser *p, const char *s, size_t n)
 }
 
 /* A run of letters: a function's name, pi, a word, or one variable a letter. */
-static cri_math *letters(cri_parser *p)
+static cri_math *letters(cri_math_parser *p)
 {
     const char *s = p->s + p->at;
     size_t n = cri_name_bytes(s);
@@ -510,7 +510,7 @@ static cri_math *letters(cri_parser *p)
     return cri_symbol(p, s, n);
 }
 
-cri_math *cri_primary(cri_parser *p)
+cri_math *cri_primary(cri_math_parser *p)
 {
     const char *s;
     cri_math *m = NULL;
@@ -556,7 +556,7 @@ cri_math *cri_primary(cri_parser *p)
     return m;
 }
 
-size_t cri_modulus_at(cri_parser *p)
+size_t cri_modulus_at(cri_math_parser *p)
 {
     static const char *const words[] = {
         "\\bmod",        "\\mod",          "\\text{mod}",         "\\text{mod }", "\\text{ mod }",
@@ -569,7 +569,7 @@ size_t cri_modulus_at(cri_parser *p)
     return n;
 }
 
-bool cri_starts_primary(cri_parser *p)
+bool cri_starts_primary(cri_math_parser *p)
 {
     static const char *const ends[] = {
         "times",     "cdot",  "div", "le",       "leq",        "ge",         "geq",    "neq",

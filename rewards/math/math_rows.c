@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* The first & of the rows stands before a sign, as in x &= 1: it says nothing. */
-static bool is_alignment(const cri_parser *p)
+static bool is_alignment(const cri_math_parser *p)
 {
     const char *s = p->s + p->at, *end = strstr(s, "\\end"), *column = strchr(s, '&');
 
@@ -16,7 +16,7 @@ static bool is_alignment(const cri_parser *p)
 }
 
 /* {ll} after \begin{array}; true. */
-static bool skip_widths(cri_parser *p, const char *name)
+static bool skip_widths(cri_math_parser *p, const char *name)
 {
     size_t n;
 
@@ -25,7 +25,7 @@ static bool skip_widths(cri_parser *p, const char *name)
 }
 
 /* "if", "for" before a condition; true: in a text that ends after it. */
-static bool take_if(cri_parser *p)
+static bool take_if(cri_math_parser *p)
 {
     static const char *const words[] = {"\\text{if}",
                                         "\\text{if }",
@@ -44,10 +44,10 @@ static bool take_if(cri_parser *p)
 }
 
 /* value & condition, in each row */
-static cri_math *piecewise(cri_parser *p)
+static cri_math *piecewise(cri_math_parser *p)
 {
     static const char *const ends[] = {",", ";", ".", NULL};
-    cri_nodes all = {0};
+    cri_math_nodes all = {0};
     bool is_text;
 
     do {
@@ -68,7 +68,7 @@ static bool is_named(const cri_math *m)
 }
 
 /* x = 1 and y = 2 in rows is a tuple of both; other relations all hold. */
-static cri_math *relations(cri_parser *p)
+static cri_math *relations(cri_math_parser *p)
 {
     cri_math *m = cri_parse_list(p, CRI_SET, false);
     bool are_named = true;
@@ -81,7 +81,7 @@ static cri_math *relations(cri_parser *p)
     return m;
 }
 
-cri_math *cri_rows(cri_parser *p, const char *name, size_t n)
+cri_math *cri_rows(cri_math_parser *p, const char *name, size_t n)
 {
     static const char *const aligned[] = {"aligned", "align", "gathered",
                                           "gather",  "split", "eqnarray"},

@@ -143,7 +143,7 @@ static bool is_same_name(const cri_math *a, const cri_math *b)
 static bool line_of(cri_question *q, const cri_math *m, line *out);
 
 /* out = out + sign m, or out * m, or out / m. */
-static bool combine(cri_question *q, cri_kind kind, const cri_math *m, line *out)
+static bool combine(cri_question *q, cri_math_kind kind, const cri_math *m, line *out)
 {
     line x;
 

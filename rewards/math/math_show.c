@@ -99,7 +99,7 @@ void cri_math_explain(cri_question *q, const cri_math *m, const cri_math *part, 
     cr_explain_text(side, "read_as", text.data ? text.data : "", text.num_bytes);
     cr_buf_free(&text);
     if (cri_math_is_expression(part)) {
-        cri_value v = cri_math_eval(q, part, 1);
+        cri_math_value v = cri_math_eval(q, part, 1);
         if (v.is_small && !v.is_undefined && v.den != 1)
             cr_explain_format(side, "value", "%lld/%lld", (long long)v.num, (long long)v.den);
         else if (v.is_small && !v.is_undefined)

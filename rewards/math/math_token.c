@@ -16,7 +16,7 @@ static cri_math *with_height(cri_question *q, cri_math *m)
     return NULL;
 }
 
-cri_math *cri_math_node(cri_question *q, cri_kind kind, int num_args, cri_math *a, cri_math *b)
+cri_math *cri_math_node(cri_question *q, cri_math_kind kind, int num_args, cri_math *a, cri_math *b)
 {
     cri_math *m;
 
@@ -38,7 +38,7 @@ bool cri_math_goes_on(cri_question *q)
     return !q->is_late;
 }
 
-cri_math *cri_leaf(cri_parser *p, cri_kind kind, const char *text, size_t n)
+cri_math *cri_leaf(cri_math_parser *p, cri_math_kind kind, const char *text, size_t n)
 {
     cri_math *m = cri_math_node(p->q, kind, 0, NULL, NULL);
     char *copy = cr_arena_strndup(p->q->arena, text, n);
@@ -48,7 +48,7 @@ cri_math *cri_leaf(cri_parser *p, cri_kind kind, const char *text, size_t n)
 }
 
 /* Lower case; spaces and braces are left out. */
-cri_math *cri_symbol(cri_parser *p, const char *text, size_t n)
+cri_math *cri_symbol(cri_math_parser *p, const char *text, size_t n)
 {
     char *name = cr_arena_alloc(p->q->arena, n + 1);
     size_t k = 0;
@@ -62,7 +62,7 @@ cri_math *cri_symbol(cri_parser *p, const char *text, size_t n)
     return k ? m : NULL;
 }
 
-bool cri_push(cri_parser *p, cri_nodes *l, cri_math *m)
+bool cri_push(cri_math_parser *p, cri_math_nodes *l, cri_math *m)
 {
     if (!m) return false;
     if (l->num == l->capacity) {
@@ -76,7 +76,7 @@ bool cri_push(cri_parser *p, cri_nodes *l, cri_math *m)
     return true;
 }
 
-cri_math *cri_from_nodes(cri_parser *p, cri_kind kind, const cri_nodes *l)
+cri_math *cri_from_nodes(cri_math_parser *p, cri_math_kind kind, const cri_math_nodes *l)
 {
     cri_math *m = cri_math_node(p->q, kind, 0, NULL, NULL);
 
@@ -111,7 +111,7 @@ bool cri_is_one_of(const char *s, size_t n, const char *const *names, size_t num
     return false;
 }
 
-void cri_skip(cri_parser *p)
+void cri_skip(cri_math_parser *p)
 {
     for (;;) {
         const char *s = p->s + p->at;
@@ -138,7 +138,7 @@ void cri_skip(cri_parser *p)
 }
 
 /* The next bytes, if they are this text; a command must end where the text does. */
-bool cri_sees(cri_parser *p, const char *text)
+bool cri_sees(cri_math_parser *p, const char *text)
 {
     size_t n;
 
@@ -148,21 +148,21 @@ bool cri_sees(cri_parser *p, const char *text)
            !isalpha((unsigned char)p->s[p->at + n]);
 }
 
-bool cri_take(cri_parser *p, const char *text)
+bool cri_take(cri_math_parser *p, const char *text)
 {
     if (!cri_sees(p, text)) return false;
     p->at += strlen(text);
     return true;
 }
 
-bool cri_take_any(cri_parser *p, const char *const *texts)
+bool cri_take_any(cri_math_parser *p, const char *const *texts)
 {
     for (; *texts; texts++)
         if (cri_take(p, *texts)) return true;
     return false;
 }
 
-bool cri_deeper(cri_parser *p)
+bool cri_deeper(cri_math_parser *p)
 {
     if (++p->depth <= CRI_MATH_MAX_DEPTH && cri_math_goes_on(p->q)) return true;
     if (p->depth > CRI_MATH_MAX_DEPTH && !p->q->trouble)
@@ -171,7 +171,7 @@ bool cri_deeper(cri_parser *p)
 }
 
 /* After {: the bytes up to its }, which is taken; n: how many. */
-const char *cri_braces(cri_parser *p, size_t *n)
+const char *cri_braces(cri_math_parser *p, size_t *n)
 {
     const char *start = p->s + p->at;
     int depth = 1;

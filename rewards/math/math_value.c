@@ -1,4 +1,4 @@
-/* math_value.c -- what an expression is worth (see cri_value in math_impl.h).
+/* math_value.c -- what an expression is worth (see cri_math_value in math_impl.h).
  *
  * Two expressions are compared without being simplified. Arithmetic runs at once
  *   - in small exact rationals, as long as they fit (which number is it? is it an integer?),
@@ -48,19 +48,19 @@ static uint64_t mix(uint64_t x)
 
 /* ---- making values ---- */
 
-static const cri_value nothing;
+static const cri_math_value nothing;
 
-static cri_value undefined(void)
+static cri_math_value undefined(void)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
 
     v.is_undefined = true;
     return v;
 }
 
-static cri_value from_int(int64_t n)
+static cri_math_value from_int(int64_t n)
 {
-    cri_value v = {.is_small = true, .has_field = true, .num = n, .den = 1};
+    cri_math_value v = {.is_small = true, .has_field = true, .num = n, .den = 1};
 
     for (int i = 0; i < CRI_MATH_PRIMES; i++) {
         int64_t r = n % (int64_t)prime[i];
@@ -73,9 +73,9 @@ static cri_value from_int(int64_t n)
     return v;
 }
 
-static cri_value from_real(long double x)
+static cri_math_value from_real(long double x)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
 
     for (int k = 0; k < CRI_MATH_POINTS; k++) {
         v.z[k] = x;
@@ -85,7 +85,7 @@ static cri_value from_real(long double x)
     return v;
 }
 
-static void set_small(cri_value *v, i128 num, i128 den)
+static void set_small(cri_math_value *v, i128 num, i128 den)
 {
     i128 a = num < 0 ? -num : num, b = den;
 
@@ -102,9 +102,9 @@ static void set_small(cri_value *v, i128 num, i128 den)
     v->den = v->is_small ? (int64_t)den : 1;
 }
 
-static cri_value from_digits(const char *text)
+static cri_math_value from_digits(const char *text)
 {
-    cri_value v;
+    cri_math_value v;
     size_t num = 0, decimals = 0;
     bool is_behind = false;
     int64_t n = 0, den = 1;
@@ -130,9 +130,9 @@ static cri_value from_digits(const char *text)
     return v;
 }
 
-static cri_value random_element(const char *name, uint64_t seed)
+static cri_math_value random_element(const char *name, uint64_t seed)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
     uint64_t h = 0xCBF29CE484222325u + 0x9E3779B97F4A7C15u * seed;
 
     for (const char *c = name; *c; c++)
@@ -151,9 +151,9 @@ static cri_value random_element(const char *name, uint64_t seed)
 }
 
 /* pi, e: random in the fields, a number elsewhere. */
-static cri_value constant(const char *name, long double complex x)
+static cri_math_value constant(const char *name, long double complex x)
 {
-    cri_value v = random_element(name, 0), number = from_real(1);
+    cri_math_value v = random_element(name, 0), number = from_real(1);
 
     for (int k = 0; k < CRI_MATH_POINTS; k++) {
         v.z[k] = x;
@@ -164,7 +164,7 @@ static cri_value constant(const char *name, long double complex x)
 
 /* ---- arithmetic ---- */
 
-static void check_numbers(cri_value *v)
+static void check_numbers(cri_math_value *v)
 {
     for (int k = 0; k < CRI_MATH_POINTS; k++)
         if (v->is_number[k] &&
@@ -172,9 +172,9 @@ static void check_numbers(cri_value *v)
             v->is_number[k] = false;
 }
 
-cri_value cri_value_add(const cri_value *a, const cri_value *b, int sign)
+cri_math_value cri_value_add(const cri_math_value *a, const cri_math_value *b, int sign)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
 
     if (a->is_undefined || b->is_undefined) return undefined();
     v.has_field = a->has_field && b->has_field;
@@ -191,9 +191,9 @@ cri_value cri_value_add(const cri_value *a, const cri_value *b, int sign)
     return v;
 }
 
-cri_value cri_value_mul(const cri_value *a, const cri_value *b)
+cri_math_value cri_value_mul(const cri_math_value *a, const cri_math_value *b)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
 
     if (a->is_undefined || b->is_undefined) return undefined();
     v.has_field = a->has_field && b->has_field;
@@ -210,9 +210,9 @@ cri_value cri_value_mul(const cri_value *a, const cri_value *b)
     return v;
 }
 
-static cri_value inverse(const cri_value *a)
+static cri_math_value inverse(const cri_math_value *a)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
     bool is_zero = a->has_field;
 
     for (int i = 0; i < CRI_MATH_PRIMES; i++)
@@ -236,18 +236,18 @@ static cri_value inverse(const cri_value *a)
     return v;
 }
 
-cri_value cri_value_div(const cri_value *a, const cri_value *b)
+cri_math_value cri_value_div(const cri_math_value *a, const cri_math_value *b)
 {
-    cri_value r = inverse(b);
+    cri_math_value r = inverse(b);
 
     return cri_value_mul(a, &r);
 }
 
 /* ---- powers ---- */
 
-static cri_value int_power(const cri_value *a, int64_t n)
+static cri_math_value int_power(const cri_math_value *a, int64_t n)
 {
-    cri_value v = nothing, b = *a;
+    cri_math_value v = nothing, b = *a;
     uint64_t e = n < 0 ? (uint64_t)-n : (uint64_t)n;
 
     if (n == 0) return from_int(1);
@@ -257,7 +257,7 @@ static cri_value int_power(const cri_value *a, int64_t n)
     for (int i = 0; i < CRI_MATH_PRIMES && v.has_field; i++)
         v.field[i] = pow_mod(b.field[i], e, prime[i]);
     if (b.is_small && (e < 64 || b.num == 0 || (b.den == 1 && llabs(b.num) == 1))) {
-        cri_value s = from_int(1);
+        cri_math_value s = from_int(1);
         for (uint64_t i = 0; i < (e < 64 ? e : 2 + e % 2) && s.is_small; i++)
             set_small(&s, (i128)s.num * b.num, (i128)s.den * b.den);
         v.is_small = s.is_small;
@@ -293,9 +293,9 @@ static int64_t exact_root(int64_t n, int64_t q)
     return p == n ? r : -1;
 }
 
-static cri_value power(const cri_value *a, const cri_value *b)
+static cri_math_value power(const cri_math_value *a, const cri_math_value *b)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
     bool is_odd_root = b->is_small && b->den % 2 == 1 && b->den > 1;
 
     if (a->is_undefined || b->is_undefined) return undefined();
@@ -303,7 +303,7 @@ static cri_value power(const cri_value *a, const cri_value *b)
     if (a->is_small && b->is_small) {
         int64_t n = exact_root(a->num, b->den), d = exact_root(a->den, b->den);
         if (n >= 0 && d > 0) {
-            cri_value top = from_int(n), below = from_int(d), r = cri_value_div(&top, &below);
+            cri_math_value top = from_int(n), below = from_int(d), r = cri_value_div(&top, &below);
             return int_power(&r, b->num);
         }
     }
@@ -364,9 +364,9 @@ static long double complex at_point(const char *f, long double complex z, long d
     return NAN;
 }
 
-static cri_value map(const char *f, const cri_value *a)
+static cri_math_value map(const char *f, const cri_math_value *a)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
 
     if (a->is_undefined) return undefined();
     if (a->is_small && strcmp(f, "ln") == 0) {
@@ -387,16 +387,16 @@ static cri_value map(const char *f, const cri_value *a)
 }
 
 /* abs, floor and ceil: exact where the value is, else where rounding cannot be in doubt. */
-static cri_value step(cri_kind kind, const cri_value *a)
+static cri_math_value step(cri_math_kind kind, const cri_math_value *a)
 {
-    cri_value v = nothing;
+    cri_math_value v = nothing;
 
     if (a->is_undefined) return undefined();
     if (a->is_small) {
         int64_t q = a->num / a->den - (a->num < 0 && a->num % a->den);
         if (kind == CRI_ABS && a->num >= 0) return *a;
         if (kind == CRI_ABS) {
-            cri_value zero = from_int(0);
+            cri_math_value zero = from_int(0);
             return cri_value_add(&zero, a, -1);
         }
         return from_int(kind == CRI_FLOOR || a->num % a->den == 0 ? q : q + 1);
@@ -417,7 +417,7 @@ static cri_value step(cri_kind kind, const cri_value *a)
 }
 
 /* n! / (n - k)!, in the fields; k is small enough to loop. */
-static void falling(cri_value *v, int64_t n, int64_t k)
+static void falling(cri_math_value *v, int64_t n, int64_t k)
 {
     v->has_field = true;
     for (int i = 0; i < CRI_MATH_PRIMES; i++) {
@@ -427,9 +427,9 @@ static void falling(cri_value *v, int64_t n, int64_t k)
     }
 }
 
-static cri_value factorial(const cri_value *a)
+static cri_math_value factorial(const cri_math_value *a)
 {
-    cri_value v = map("gamma", a);
+    cri_math_value v = map("gamma", a);
     bool is_count = a->is_small && a->den == 1 && a->num >= 0;
 
     if (a->is_undefined || (a->is_small && a->den == 1 && a->num < 0)) return undefined();
@@ -444,7 +444,7 @@ static cri_value factorial(const cri_value *a)
 }
 
 /* n over k as a number, exact while it fits. */
-static void choose_number(cri_value *v, int64_t n, int64_t k)
+static void choose_number(cri_math_value *v, int64_t n, int64_t k)
 {
     long double x = 1, exact = 1;
 
@@ -463,16 +463,16 @@ static void choose_number(cri_value *v, int64_t n, int64_t k)
     }
 }
 
-static cri_value binomial(const cri_value *n, const cri_value *k)
+static cri_math_value binomial(const cri_math_value *n, const cri_math_value *k)
 {
-    cri_value v, rest = cri_value_add(n, k, -1), a, b, c, bottom;
+    cri_math_value v, rest = cri_value_add(n, k, -1), a, b, c, bottom;
 
     if (n->is_small && k->is_small && n->den == 1 && k->den == 1) {
         int64_t few = k->num;
         if (n->num >= 0 && few > n->num - few) few = n->num - few;
         if (k->num < 0 || (n->num >= 0 && k->num > n->num)) return from_int(0);
         if (n->num >= 0 && few <= MAX_FACTORIAL / 2) {
-            cri_value top = nothing, below = nothing;
+            cri_math_value top = nothing, below = nothing;
             falling(&top, n->num, few);
             falling(&below, few, few);
             v = cri_value_div(&top, &below);
@@ -487,9 +487,9 @@ static cri_value binomial(const cri_value *n, const cri_value *k)
     return cri_value_div(&a, &bottom);
 }
 
-static cri_value modulo(const cri_value *a, const cri_value *b)
+static cri_math_value modulo(const cri_math_value *a, const cri_math_value *b)
 {
-    cri_value q, part;
+    cri_math_value q, part;
 
     if (b->is_small && b->num == 0) return undefined();
     q = cri_value_div(a, b);
@@ -500,15 +500,15 @@ static cri_value modulo(const cri_value *a, const cri_value *b)
 
 /* ---- trees ---- */
 
-static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed);
+static cri_math_value eval(cri_question *q, const cri_math *m, uint64_t seed);
 
-static cri_value determinant(cri_question *q, const cri_math *m, uint64_t seed)
+static cri_math_value determinant(cri_question *q, const cri_math *m, uint64_t seed)
 {
     int n = m->op;
-    cri_value *x, det = from_int(1), zero = from_int(0);
+    cri_math_value *x, det = from_int(1), zero = from_int(0);
 
     if (m->kind != CRI_MATRIX || n * n != m->num_args || n > 8) return nothing;
-    x = CR_NEW_ARRAY(cri_value, n * n);
+    x = CR_NEW_ARRAY(cri_math_value, n * n);
     for (int i = 0; i < n * n; i++)
         x[i] = eval(q, m->arg[i], seed);
     for (int c = 0; c < n; c++) { /* elimination */
@@ -520,16 +520,16 @@ static cri_value determinant(cri_question *q, const cri_math *m, uint64_t seed)
             break;
         }
         for (int k = 0; k < n && best != c; k++) {
-            cri_value t = x[c * n + k];
+            cri_math_value t = x[c * n + k];
             x[c * n + k] = x[best * n + k];
             x[best * n + k] = t;
         }
         if (best != c) det = cri_value_add(&zero, &det, -1);
         det = cri_value_mul(&det, &x[c * n + c]);
         for (int r = c + 1; r < n; r++) {
-            cri_value f = cri_value_div(&x[r * n + c], &x[c * n + c]);
+            cri_math_value f = cri_value_div(&x[r * n + c], &x[c * n + c]);
             for (int k = c; k < n; k++) {
-                cri_value t = cri_value_mul(&f, &x[c * n + k]);
+                cri_math_value t = cri_value_mul(&f, &x[c * n + k]);
                 x[r * n + k] = cri_value_add(&x[r * n + k], &t, -1);
             }
         }
@@ -539,7 +539,7 @@ static cri_value determinant(cri_question *q, const cri_math *m, uint64_t seed)
 }
 
 /* gcd, lcm, max, min. */
-static cri_value choose(const char *f, const cri_value *a, const cri_value *b)
+static cri_math_value choose(const char *f, const cri_math_value *a, const cri_math_value *b)
 {
     int64_t x = llabs(a->num), y = llabs(b->num), n;
 
@@ -562,12 +562,12 @@ static cri_value choose(const char *f, const cri_value *a, const cri_value *b)
 }
 
 /* A function without a definition: the same random value for the same arguments. */
-static cri_value unknown(cri_question *q, const cri_math *m, uint64_t seed)
+static cri_math_value unknown(cri_question *q, const cri_math *m, uint64_t seed)
 {
     uint64_t h = seed + 1;
 
     for (int i = 0; i < m->num_args; i++) {
-        cri_value a = eval(q, m->arg[i], seed);
+        cri_math_value a = eval(q, m->arg[i], seed);
         if (!a.has_field) return nothing;
         h = mix(h + a.field[0]) + a.field[1];
     }
@@ -577,11 +577,11 @@ static cri_value unknown(cri_question *q, const cri_math *m, uint64_t seed)
 /* What k is in a term of a sum. */
 struct cri_binding {
     const char *name;
-    cri_value value;
+    cri_math_value value;
     const struct cri_binding *outer;
 };
 
-static const cri_value *bound_value(const cri_question *q, const char *name)
+static const cri_math_value *bound_value(const cri_question *q, const char *name)
 {
     for (const struct cri_binding *b = q->bound; b; b = b->outer)
         if (strcmp(b->name, name) == 0) return &b->value;
@@ -589,9 +589,9 @@ static const cri_value *bound_value(const cri_question *q, const char *name)
 }
 
 /* A sum or product of a known number of terms; else like an unknown function of term and ends. */
-static cri_value series(cri_question *q, const cri_math *m, uint64_t seed)
+static cri_math_value series(cri_question *q, const cri_math *m, uint64_t seed)
 {
-    cri_value low = eval(q, m->arg[1], seed), high = eval(q, m->arg[2], seed), v, term;
+    cri_math_value low = eval(q, m->arg[1], seed), high = eval(q, m->arg[2], seed), v, term;
     bool is_sum = m->text[0] == 's';
 
     if (low.is_small && high.is_small && low.den == 1 && high.den == 1 &&
@@ -627,10 +627,10 @@ static bool is_known(const char *f)
     return !isnan(creall(at_point(f, 0.5L, &slope)));
 }
 
-static cri_value function(cri_question *q, const cri_math *m, uint64_t seed)
+static cri_math_value function(cri_question *q, const cri_math *m, uint64_t seed)
 {
     const char *f = m->text;
-    cri_value a, b;
+    cri_math_value a, b;
 
     if (m->num_args == 4 && (strcmp(f, "sum") == 0 || strcmp(f, "prod") == 0))
         return series(q, m, seed);
@@ -654,9 +654,9 @@ static cri_value function(cri_question *q, const cri_math *m, uint64_t seed)
     return cri_value_div(&a, &b);
 }
 
-static cri_value two(cri_question *q, const cri_math *m, uint64_t seed)
+static cri_math_value two(cri_question *q, const cri_math *m, uint64_t seed)
 {
-    cri_value a = eval(q, m->arg[0], seed), b = eval(q, m->arg[1], seed);
+    cri_math_value a = eval(q, m->arg[0], seed), b = eval(q, m->arg[1], seed);
 
     switch (m->kind) {
     case CRI_DIV:
@@ -671,10 +671,10 @@ static cri_value two(cri_question *q, const cri_math *m, uint64_t seed)
     }
 }
 
-static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed)
+static cri_math_value eval(cri_question *q, const cri_math *m, uint64_t seed)
 {
-    const cri_value *bound;
-    cri_value v = nothing, x;
+    const cri_math_value *bound;
+    cri_math_value v = nothing, x;
 
     if (!cri_math_goes_on(q)) return v;
     switch (m->kind) {
@@ -730,7 +730,7 @@ static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed)
     }
 }
 
-cri_value cri_math_eval(cri_question *q, const cri_math *m, uint64_t seed)
+cri_math_value cri_math_eval(cri_question *q, const cri_math *m, uint64_t seed)
 {
     return eval(q, m, seed);
 }
@@ -740,7 +740,7 @@ bool cri_math_is_expression(const cri_math *m)
     return m->kind < CRI_MATRIX;
 }
 
-cri_answer cri_value_equal(const cri_value *a, const cri_value *b)
+cri_answer cri_value_equal(const cri_math_value *a, const cri_math_value *b)
 {
     int usable = 0;
 
@@ -771,7 +771,7 @@ static bool has_variable(const cri_math *m)
     return has;
 }
 
-bool cri_value_near(const cri_value *a, const cri_value *b, int places)
+bool cri_value_near(const cri_math_value *a, const cri_math_value *b, int places)
 {
     const long double most = 0.5L * powl(10, -(long double)places);
 
@@ -787,7 +787,7 @@ bool cri_value_near(const cri_value *a, const cri_value *b, int places)
 
 bool cri_math_real(cri_question *q, const cri_math *m, long double *x)
 {
-    cri_value v;
+    cri_math_value v;
 
     if (m->kind == CRI_INF) return *x = INFINITY, true;
     if (m->kind == CRI_NEG && m->arg[0]->kind == CRI_INF) return *x = -INFINITY, true;

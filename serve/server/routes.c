@@ -269,7 +269,7 @@ static bool find_secret(const cr_http_parser *request, const char **secret)
 /* False: it was answered. */
 static bool is_allowed(cr_server *s, cr_http_exchange *x, const route *r)
 {
-    cri_call *call = x->user;
+    cri_server_call *call = x->user;
     const char *secret;
     cr_serve_key *key;
     double wait_s;
@@ -336,7 +336,7 @@ void cri_on_head(void *ctx, cr_http_exchange *x)
 {
     cr_server *s = ctx;
     const route *r = find_route(cr_http_path(x->request));
-    cri_call *call = CR_NEW(cri_call);
+    cri_server_call *call = CR_NEW(cri_server_call);
 
     x->user = call;
     call->route = r ? r->name : "";

@@ -33,12 +33,13 @@ static void add_text(cr_buf *out, const char *name, const char *text)
 }
 
 /* Probes that found all well are not worth a line. */
-static bool is_probe(const cri_call *call, int status)
+static bool is_probe(const cri_server_call *call, int status)
 {
     return status == 200 && (strstr(call->route, "/health") || strcmp(call->route, "/ready") == 0);
 }
 
-static void log_request(cr_server *s, const cr_http_exchange *x, const cri_call *call, int status)
+static void log_request(cr_server *s, const cr_http_exchange *x, const cri_server_call *call,
+                        int status)
 {
     cr_buf *out = &s->log;
 
@@ -91,9 +92,9 @@ static void on_gone(void *ctx, cr_http_exchange *x)
 static void on_end(void *ctx, cr_http_exchange *x)
 {
     cr_server *s = ctx;
-    const cri_call refused = {.route = cri_route_name(x),
-                              .tenant = CRI_NO_TENANT}; /* by the parser */
-    const cri_call *call = x->user ? x->user : &refused;
+    const cri_server_call refused = {.route = cri_route_name(x),
+                                     .tenant = CRI_NO_TENANT}; /* by the parser */
+    const cri_server_call *call = x->user ? x->user : &refused;
     int status = x->status && !x->is_gone ? x->status : CLIENT_GONE;
 
     cr_serve_metrics_request(&s->metrics, call->route, status, call->tenant,

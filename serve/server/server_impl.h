@@ -23,14 +23,14 @@ enum {
 #define CRI_NO_TENANT "-" /* name of the tenant of requests without key and certificate */
 
 /* Of an exchange: its `user` from on_head to on_end. */
-typedef struct cri_call {
+typedef struct cri_server_call {
     const char *route; /* constant: its path in the log and in metrics */
     char tenant[CR_KEY_NAME];
     double weight;                      /* of the tenant */
     bool may_generate;                  /* the key's scopes allow more than one token */
     cr_serve_job *job;                  /* that is worked on; NULL: none */
     double queued_s, worked_s, model_s; /* of a job that was */
-} cri_call;
+} cri_server_call;
 
 struct cr_server {
     cr_server_options options;

@@ -85,7 +85,7 @@ static void refuse_full(cr_server *s, cr_serve_queue *queue, cr_http_exchange *x
 
 void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
 {
-    cri_call *call = x->user;
+    cri_server_call *call = x->user;
     cr_serve_queue *queue = queue_of(s, route);
     cr_serve_job *job;
     double deadline_s;
@@ -120,7 +120,7 @@ void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
 static cr_http_exchange *let_go(cr_serve_job *job)
 {
     cr_http_exchange *x = job->x;
-    cri_call *call = x->user;
+    cri_server_call *call = x->user;
 
     call->job = NULL;
     job->x = NULL;
@@ -130,7 +130,7 @@ static cr_http_exchange *let_go(cr_serve_job *job)
 
 void cri_work_gone(cr_server *s, cr_http_exchange *x)
 {
-    cri_call *call = x->user;
+    cri_server_call *call = x->user;
 
     (void)s;
     if (call && call->job) let_go(call->job);
@@ -166,7 +166,7 @@ static void send_events(cr_server *s, cr_serve_job *job)
 static void answer(cr_server *s, cr_serve_job *job)
 {
     const cr_serve_error *e = &job->error;
-    cri_call *call = job->x->user;
+    cri_server_call *call = job->x->user;
 
     if (job->is_pushed_out) {
         call->queued_s = cr_now_s() - job->put_s;

@@ -38,7 +38,7 @@ static void check_there(const cri_unit *u, cr_phase phase)
         }
 }
 
-static void check_state(const cri_unit *u, cri_state state, bool is_sliced, const char *when)
+static void check_state(const cri_unit *u, cri_unit_state state, bool is_sliced, const char *when)
 {
     CR_CHECK(u->state == state && u->is_sliced == is_sliced, "%s: %s: %s has state %d, sliced %d",
              watch.p->name, when, u->unit->name, (int)u->state, u->is_sliced);
@@ -87,7 +87,7 @@ static cr_status after(void *ctx, const cr_module *m, cr_phase phase, cr_err *e)
 }
 
 /* What is frozen and had no backward keeps its slice until the weights change. */
-static void check_all(cri_state root, cri_state others, const char *when)
+static void check_all(cri_unit_state root, cri_unit_state others, const char *when)
 {
     for (size_t i = 0; i < watch.f->units.num; i++) {
         const cri_unit *u = &watch.f->state[i];
@@ -156,8 +156,8 @@ static void test_c7_c9_c11_states_and_dtypes(void)
         batch *x = CR_NEW(batch);
         loss_ctx l = {.total = 20};
         int labels = append(x, 0, 1) + append(x, 0, 2);
-        cri_state root = p->reshard == CR_RESHARD_ALWAYS ? CRI_SHARDED : CRI_UNSHARDED,
-                  others = is_never(p) ? CRI_UNSHARDED : CRI_SHARDED;
+        cri_unit_state root = p->reshard == CR_RESHARD_ALWAYS ? CRI_SHARDED : CRI_UNSHARDED,
+                       others = is_never(p) ? CRI_UNSHARDED : CRI_SHARDED;
         cr_mesh_shape shape;
         cr_device *dev;
         cr_mesh *mesh;

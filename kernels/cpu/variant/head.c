@@ -86,8 +86,8 @@ static const void *tile_panels(cr_device *dev, const cr_weight *w, int64_t v0, i
 }
 
 /* Rows as units, where they lie if possible. */
-static const uint32_t *row_units(cr_device *dev, enum cri_slot slot, cr_dtype dtype, const void *x,
-                                 int64_t num_rows, int64_t k)
+static const uint32_t *row_units(cr_device *dev, enum cri_cpu_slot slot, cr_dtype dtype,
+                                 const void *x, int64_t num_rows, int64_t k)
 {
     uint32_t *a;
 
