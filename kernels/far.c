@@ -413,6 +413,7 @@ static const struct {
     PLAIN(scale),
     PLAIN(sum_parts),
     PLAIN(adamw),
+    PLAIN(linears),
     PLAIN(rmsnorm),
     PLAIN(rmsnorm_grad),
     PLAIN(rope),

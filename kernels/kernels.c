@@ -127,6 +127,23 @@ static cr_status check_linear(const cr_linear_args *a, work *w, cr_err *err)
     return check_weight("linear", a->w, err);
 }
 
+static cr_status check_linears(const cr_linears_args *a, work *w, cr_err *err)
+{
+    *w = (work){.num = a->num_rows};
+    if (a->num < 1 || a->num > CR_LINEARS)
+        return cr_fail(err, CR_EARG, "linears: %d products", a->num);
+    for (int i = 0; i < a->num; i++) {
+        const work one = product(a->num_rows, &a->w[i], 1);
+        CR_TRY(check_weight("linears", &a->w[i], err));
+        if (a->w[i].num_cols != a->w[0].num_cols || a->w[i].dtype != a->w[0].dtype)
+            return cr_fail(err, CR_EARG,
+                           "linears: weights of several dtypes or numbers of columns");
+        w->flops += one.flops;
+        w->most_elems = larger(w->most_elems, one.most_elems);
+    }
+    return CR_OK;
+}
+
 static cr_status check_linear_grad(const cr_linear_grad_args *a, work *w, cr_err *err)
 {
     *w = product(a->num_rows, a->w, (a->dx != NULL) + (a->dw != NULL));

@@ -10,6 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/experts.h"
 #include "kernels/kernels.h"
+#include "kernels/linears.h"
 #include "kernels/vision.h"
 
 /* share, unshare and spoil of a device whose kernels may use any address of the host. */

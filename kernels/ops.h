@@ -38,6 +38,8 @@
     /* heads.h */                                              \
     OP(rope, cr_rope_args)                                     \
     OP(qk_heads, cr_qk_heads_args)                             \
+    /* linears.h */                                            \
+    OP(linears, cr_linears_args)                               \
     /* attention.h */                                          \
     OP(attention, cr_attention_args)                           \
     OP(attention_grad, cr_attention_grad_args)                 \

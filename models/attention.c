@@ -190,9 +190,8 @@ static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const
     activations a;
 
     CR_TRY(reserve(c, p, &a, err));
-    CR_TRY(cri_linear(parts->q, p, in, NULL, a.q_raw, err));
-    CR_TRY(cri_linear(parts->k, p, in, NULL, a.k_raw, err));
-    CR_TRY(cri_linear(parts->v, p, in, NULL, a.v_rows, err));
+    CR_TRY(cri_linears((const cr_module *const[]){parts->q, parts->k, parts->v}, 3, p, in,
+                       (cr_mem *const[]){a.q_raw, a.k_raw, a.v_rows}, err));
     CR_TRY(norm_rotate_attend(m, p, &a, err));
     CR_TRY(cri_linear(parts->o, p, a.o_rows, add, out, err));
     if (p->tape) cri_frame_push(m, p, &a, sizeof a);

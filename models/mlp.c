@@ -108,13 +108,19 @@ static int64_t in_cols(const cri_mlp *parts)
     return parts->gate->weight->shape[1];
 }
 
+static cr_status multiply(const cri_mlp *parts, cr_pass *p, const cr_mem *in, cr_mem *gate,
+                          cr_mem *up, cr_err *err)
+{
+    return cri_linears((const cr_module *const[]){parts->gate, parts->up}, 2, p, in,
+                       (cr_mem *const[]){gate, up}, err);
+}
+
 static cr_status gate_and_up(const cri_mlp *parts, cr_pass *p, const cr_mem *in, cr_mem **gate,
                              cr_mem **up, cr_err *err)
 {
     CR_TRY(cri_push(p->scratch, p, p->num_rows, parts->width, gate, err));
     CR_TRY(cri_push(p->scratch, p, p->num_rows, parts->width, up, err));
-    CR_TRY(cri_linear(parts->gate, p, in, NULL, *gate, err));
-    return cri_linear(parts->up, p, in, NULL, *up, err);
+    return multiply(parts, p, in, *gate, *up, err);
 }
 
 static cr_status enter_all(const cri_mlp *parts, cr_pass *p, cr_err *err)
@@ -189,8 +195,7 @@ static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const
     if (is_tiled(p)) return forward_tiles(m, p, in, add, out, err);
     CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &kept.gate, err));
     CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &kept.up, err));
-    CR_TRY(cri_linear(parts->gate, p, in, NULL, kept.gate, err));
-    CR_TRY(cri_linear(parts->up, p, in, NULL, kept.up, err));
+    CR_TRY(multiply(parts, p, in, kept.gate, kept.up, err));
     if (out) {
         CR_TRY(swiglu(m, p, kept.gate, kept.up, &h, err));
         CR_TRY(cri_linear(parts->down, p, h, add, out, err));

@@ -1,5 +1,6 @@
 /* pass.c -- running one module: hooks, recompute, casts around modules in float32, and the two
  * operations that every parent computes for its children, Linear and norms. */
+#include "kernels/linears.h"
 #include "kernels/vision.h"
 #include "models/pass_impl.h"
 
@@ -244,6 +245,28 @@ cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_m
                          .num_rows = p->num_rows};
     CR_TRY(cr_linear(p->dev, &a, err));
     return cri_leave(m, p, err);
+}
+
+cr_status cri_linears(const cr_module *const *m, int num, cr_pass *p, const cr_mem *x,
+                      cr_mem *const *y, cr_err *err)
+{
+    cr_linears_args a = {.x = x, .num = num, .num_rows = p->num_rows};
+
+    if (is_grouped(m[0], p)) {
+        for (int i = 0; i < num; i++)
+            CR_TRY(group_linear(m[i], p, x, y[i], err));
+        return CR_OK;
+    }
+    for (int i = 0; i < num; i++) {
+        CR_TRY(cri_enter(m[i], p, err));
+        a.w[i] = cri_own(m[i]->weight)->weight;
+        a.bias[i] = m[i]->bias ? m[i]->bias->weight.data : NULL;
+        a.y[i] = y[i];
+    }
+    CR_TRY(cr_linears(p->dev, &a, err));
+    for (int i = num; i-- > 0;)
+        CR_TRY(cri_leave(m[i], p, err));
+    return CR_OK;
 }
 
 cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,

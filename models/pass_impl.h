@@ -110,10 +110,12 @@ static inline cr_status cri_push(cr_stack *stack, const cr_pass *p, int64_t num_
 {
     return cr_stack_push(stack, (size_t)(num_rows * num_cols) * cr_dtype_bytes(p->dtype), out, err);
 }
-
 /* Linear: y = add + x W^T + b on T rows, between its hooks. */
 CR_MUST cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add,
                              cr_mem *y, cr_err *err);
+/* y[i] = x W_i^T + b_i of num of them, at most CR_LINEARS, of the same rows. */
+CR_MUST cr_status cri_linears(const cr_module *const *m, int num, cr_pass *p, const cr_mem *x,
+                              cr_mem *const *y, cr_err *err);
 typedef enum cri_dx { CRI_DX_SET, CRI_DX_ADD } cri_dx;
 /* dx may be NULL; frozen parameters get nothing. */
 CR_MUST cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,

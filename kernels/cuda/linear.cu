@@ -221,6 +221,21 @@ cr_status cri_cuda_linear(cr_device *dev, const cr_linear_args *a, cr_err *err)
     return cri_cuda_product_anyhow(dev, "linear", &p, err);
 }
 
+cr_status cri_cuda_linears(cr_device *dev, const cr_linears_args *a, cr_err *err)
+{
+    cri_product p[CR_LINEARS];
+    bool is_taken;
+
+    for (int i = 0; i < a->num; i++) {
+        const cr_linear_args one = cr_linear_of(a, i);
+        p[i] = forward(&one);
+    }
+    CR_TRY(cri_library_few(dev, cri_cuda_library(dev), "linears", p, a->num, &is_taken, err));
+    for (int i = 0; i < a->num && !is_taken; i++)
+        CR_TRY(cri_cuda_product_anyhow(dev, "linears", &p[i], err));
+    return CR_OK;
+}
+
 /* By the tiles that the head uses. */
 cr_status cri_cuda_logits(cr_device *dev, const cr_logits_args *a, cr_err *err)
 {

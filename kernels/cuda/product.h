@@ -39,7 +39,7 @@ cr_status cri_cuda_product_anyhow(cr_device *dev, const char *op, const cri_prod
 
 /* Products of few rows (few.cu): num of them of the same rows, k and lda, for which cri_cuda_is_for_few is true, of 1 .. CRI_FEW_ROWS rows.
  * is_rounded: as above; else the addend comes before the only rounding, as cuBLASLt has it. */
-enum { CRI_FEW_ROWS = 64, CRI_FEW_PRODUCTS = 3 };
+enum { CRI_FEW_ROWS = 64, CRI_FEW_PRODUCTS = CR_LINEARS };
 bool cri_cuda_is_for_few(const cri_product *p); /* by all but its number of rows */
 cr_status cri_cuda_product_few(cr_device *dev, const char *op, const cri_product *p, int num,
                                bool is_rounded, cr_err *err);

@@ -621,34 +621,45 @@ static void test_most_kept(void **state)
 }
 
 /* In a step of one sample with all 28 layers of Qwen3 0.6B, which its widths do not change: calls that queue work, and waits of the host; recorded,
- * from the copies of its arrays to those of its results, it is one launch and one wait. */
+ * from the copies of its arrays to those of its results, it is one launch and one wait. With products of few rows one by one, and with q, k and v, gate
+ * and up as one, where cuBLASLt has the bits of few.cu. */
 static void test_launches(void **state)
 {
-    cri_sim_stats of[2], before;
+    cri_sim_stats of[4], before;
+    char config[512];
 
     (void)state;
-    for (int eager = 0; eager < 2; eager++) {
-        open_engine("{\"model_type\":\"qwen3\",\"num_hidden_layers\":28,\"num_key_value_heads\":1,"
-                    "\"num_attention_heads\":2,\"head_dim\":16,\"hidden_size\":32,"
-                    "\"intermediate_size\":48,\"vocab_size\":60,\"rms_norm_eps\":1e-5,"
-                    "\"rope_theta\":100,\"eos_token_id\":[3],\"tie_word_embeddings\":true,"
-                    "\"max_position_embeddings\":64}",
-                    CR_BF16, &(cr_engine_limits){.max_running = 1, .is_eager = eager});
+    for (int i = 0; i < 4; i++) {
+        const bool eager = i % 2;
+        if (i > 1) setenv("CROLL_SIM_CUBLASLT", "chain", 1);
+        snprintf(config, sizeof config,
+                 "{\"model_type\":\"qwen3\",\"num_hidden_layers\":28,\"num_key_value_heads\":1,"
+                 "\"num_attention_heads\":2,\"head_dim\":16,\"hidden_size\":%d,"
+                 "\"intermediate_size\":48,\"vocab_size\":60,\"rms_norm_eps\":1e-5,"
+                 "\"rope_theta\":100,\"eos_token_id\":[3],\"tie_word_embeddings\":true,"
+                 "\"max_position_embeddings\":64}",
+                 i > 1 ? 64 : 32); /* sizes that the device has not met */
+        open_engine(config, CR_BF16, &(cr_engine_limits){.max_running = 1, .is_eager = eager});
         submit(0, 1, 6);
-        for (int i = 0; i < 5; i++) {
+        for (int step = 0; step < 5; step++) {
             before = cri_sim_counts;
             must(cr_engine_step(engine, &err));
         }
-        of[eager] = cri_sim_counts;
-        of[eager].submitted -= before.submitted;
-        of[eager].host_waits -= before.host_waits;
+        of[i] = cri_sim_counts;
+        of[i].submitted -= before.submitted;
+        of[i].host_waits -= before.host_waits;
         run_all();
         close_engine();
     }
-    printf("a step of 28 layers: %d launches and copies, %d waits; recorded %d and %d\n",
-           (int)of[1].submitted, (int)of[1].host_waits, (int)of[0].submitted,
-           (int)of[0].host_waits);
-    assert_true(of[0].submitted == 1 && of[0].host_waits == 1 && of[1].submitted > 28 * 12);
+    unsetenv("CROLL_SIM_CUBLASLT");
+    for (int i = 0; i < 4; i += 2)
+        printf("a step of 28 layers%s: %d launches and copies, %d waits; recorded %d and %d\n",
+               i ? " with products together" : "", (int)of[i + 1].submitted,
+               (int)of[i + 1].host_waits, (int)of[i].submitted, (int)of[i].host_waits);
+    for (int i = 0; i < 4; i += 2)
+        assert_true(of[i].submitted == 1 && of[i].host_waits == 1);
+    assert_true(of[1].submitted > 28 * 12);
+    assert_true(of[3].submitted == of[1].submitted - 28 * 3);
 }
 
 int main(int argc, char **argv)

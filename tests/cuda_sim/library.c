@@ -3,6 +3,7 @@
  * has taken; few rows by another algorithm or by few.cu where these have the same bits; a bias at an odd address; types. Numbers are checked against the cpu in tests/unit/kernels_devices.c.
  */
 #include "kernels/gpu.h"
+#include "kernels/linears.h"
 #include "tests/cuda_sim/operands.h"
 
 #include <cuda_runtime_api.h>
@@ -230,6 +231,49 @@ static void few_rows_by_what_is_for_them(void **state)
     }
 }
 
+/* q, k and v: one launch for few rows, if all three are few.cu's, with the bits of each alone. */
+static void products_of_the_same_rows(void **state)
+{
+    enum { NUM = 3 };
+    static const int64_t sizes[NUM] = {N, 8, 24}, nums[] = {1, 17, 64, 65};
+    static const struct {
+        const char *products, *how;
+        bool is_few;
+    } ways[] = {{"library", "chain", true}, {"own", NULL, true}, {"library", NULL, false}};
+    static char together[M * N * 2], alone[M * N * 2];
+
+    (void)state;
+    for (size_t way = 0; way < CR_COUNT(ways); way++) {
+        place p;
+        place_open(&p, CR_BF16, ways[way].products, ways[way].how);
+        for (size_t j = 0; j < CR_COUNT(nums); j++) {
+            const bool is_few = ways[way].is_few && nums[j] <= 64;
+            cr_linears_args a = {.x = p.x, .num = NUM, .num_rows = nums[j]};
+            uint64_t before;
+            for (int i = 0; i < NUM; i++) {
+                a.w[i] = (cr_weight){cr_at(CR_BF16, p.w, i * 8 * K), CR_BF16, sizes[i], K, NULL};
+                a.bias[i] = i == 1 ? cr_at(CR_BF16, p.bias, 8) : NULL;
+                a.y[i] = cr_at(CR_BF16, p.y, i * M * N);
+            }
+            a.w[0].data = p.w;
+            OK(cr_linears(p.dev, &a, &err)); /* with the probe */
+            before = cri_sim_counts.submitted;
+            OK(cr_linears(p.dev, &a, &err));
+            assert_int_equal(cri_sim_counts.submitted - before, is_few ? 1 : NUM);
+            for (int i = 0; i < NUM; i++) {
+                const size_t num_bytes = (size_t)(nums[j] * sizes[i]) * 2;
+                const cr_linear_args one = cr_linear_of(&a, i);
+                OK(cr_download(p.dev, together, a.y[i], num_bytes, &err));
+                OK(cr_zero(p.dev, a.y[i], num_bytes, &err));
+                OK(cr_linear(p.dev, &one, &err));
+                OK(cr_download(p.dev, alone, a.y[i], num_bytes, &err));
+                assert_memory_equal(together, alone, num_bytes);
+            }
+        }
+        place_close(&p);
+    }
+}
+
 /* The first algorithm that the heuristic has is not the only one. */
 static void second_algorithm(void **state)
 {
@@ -274,6 +318,7 @@ int main(void)
                                        cmocka_unit_test(gradients_of_any_rows),
                                        cmocka_unit_test(left_to_own_kernels),
                                        cmocka_unit_test(few_rows_by_what_is_for_them),
+                                       cmocka_unit_test(products_of_the_same_rows),
                                        cmocka_unit_test(second_algorithm),
                                        cmocka_unit_test(refused_later),
                                        cmocka_unit_test(other_words)};

@@ -11,6 +11,7 @@
 // also on cuda
 #include "kernels/attention.h"
 #include "kernels/experts.h"
+#include "kernels/linears.h"
 #include "kernels/vision.h"
 #include "tests/both_devices.h"
 
@@ -214,6 +215,44 @@ static void product_rows_alone(void **state)
             }
             cr_device_free(dev, panels, packed_bytes);
             cr_free(a), cr_free(b);
+            drop_all();
+        }
+}
+
+/* By bytes: as each product alone. */
+static void products_of_the_same_rows(void **state)
+{
+    static const int64_t sizes[][CR_LINEARS] = {{40, 8, 24}, {31, 7, 5}, {264, 264, 16}},
+                         rows[] = {1, 33, 70};
+    enum { K = 72 };
+
+    (void)state;
+    for (size_t s = 0; s < 9; s++)
+        for (int t = 0; t < 3; t++) {
+            const int64_t *n = sizes[s % 3], m = rows[s / 3];
+            cr_dtype dt = act[t];
+            int x = floats(dt, m * K, 1, 0), num = 1 + (int)(s + (size_t)t) % CR_LINEARS;
+            cr_linears_args a = {.x = all[x].on[1], .num = num, .num_rows = m};
+            int alone[CR_LINEARS], together[CR_LINEARS];
+            for (int i = 0; i < num; i++) {
+                int w = floats(dt, n[i] * K, 0.3, 0), b = floats(dt, n[i], 1, 0);
+                alone[i] = floats(dt, m * n[i], 1, 0), together[i] = floats(dt, m * n[i], 1, 0);
+                a.w[i] = (cr_weight){all[w].on[1], dt, n[i], K, NULL};
+                a.bias[i] = i == 1 ? NULL : all[b].on[1];
+                a.y[i] = all[together[i]].on[1];
+            }
+            OK(cr_linears(dev, &a, &err));
+            for (int i = 0; i < num; i++) {
+                size_t bytes = (size_t)(m * n[i]) * cr_dtype_bytes(dt);
+                char *got = cr_alloc(2 * bytes);
+                cr_linear_args one = cr_linear_of(&a, i);
+                one.y = all[alone[i]].on[1];
+                OK(cr_linear(dev, &one, &err));
+                OK(cr_download(dev, got, a.y[i], bytes, &err));
+                OK(cr_download(dev, got + bytes, one.y, bytes, &err));
+                assert_memory_equal(got, got + bytes, bytes);
+                cr_free(got);
+            }
             drop_all();
         }
 }
@@ -653,6 +692,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(checksums),
         cmocka_unit_test(products),
         cmocka_unit_test(product_rows_alone),
+        cmocka_unit_test(products_of_the_same_rows),
         cmocka_unit_test(norms),
         cmocka_unit_test(rope),
         cmocka_unit_test(qk_heads),

@@ -1,4 +1,4 @@
-/* experts.c -- router and rows of experts (see kernels/experts.h). */
+/* experts.c -- router and rows of experts, and several products one after the other (see kernels/experts.h, linears.h). */
 #include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/simd_rows.h"
@@ -142,6 +142,15 @@ cr_status CR_V(expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err
 }
 
 /* ---- rows ---- */
+
+cr_status CR_V(linears)(cr_device *dev, const cr_linears_args *a, cr_err *err)
+{
+    for (int i = 0; i < a->num; i++) {
+        const cr_linear_args one = cr_linear_of(a, i);
+        CR_TRY(CR_V(linear)(dev, &one, err));
+    }
+    return CR_OK;
+}
 
 cr_status CR_V(expert_linear)(cr_device *dev, const cr_expert_linear_args *a, cr_err *err)
 {
