@@ -1,7 +1,7 @@
 /* attention_grad.cu -- backward of attention over packed sequences.
  *
  * With P from lse, dP = dO V^T and dS = scale P (dP - delta), delta = dO . o: dV = P^T dO, dK = dS^T q, dq = dS K. Three
- * kernels: delta (a warp a row of a head: bound by memory); dK and dV (a block takes 32 keys of a sequence and kv head, of heads above 128 16,
+ * kernels: delta (a warp a row of a head: bound by memory; it puts lse beside it); dK and dV (a block takes 32 keys of a sequence and kv head, of heads above 128 16,
  * and goes over the heads of the group and over the rows that see the keys, 16 at a time, upwards); dq (a block takes 16 rows of a head and
  * goes over their keys, as many at a time, upwards). Each sum has one order, in float32, which no other sequence changes; S and dP
  * are made twice, so that there are no atomics. The last two for bf16 heads of 64 and 128: attention_grad_mma.cu
@@ -63,9 +63,8 @@ static __device__ __forceinline__ void weigh(const grad_args<T> &a, const sequen
             dp = fmaf(s.d_o[r * (D + 1) + d], s.v[j * (D + 1) + d], dp);
         }
         if (seq.see.is_seen(row, key)) {
-            int64_t of = (int64_t)row * a.num_heads;
-            p = expf(dot * a.scale - seq.lse[of]);
-            ds = p * (dp - seq.delta[of]) * a.scale;
+            p = expf(dot * a.scale - seq.lse[row]);
+            ds = p * (dp - seq.delta[row]) * a.scale;
         }
         s.p[r * PITCH + j] = p;
         s.ds[r * PITCH + j] = ds;
@@ -78,7 +77,7 @@ template <int DPAD, int TALL> struct mine {
     static constexpr int GROUPS = THREADS / DPAD, NUM = TALL / GROUPS;
 };
 
-/* delta of num rows of heads, a warp a row: up to 256 columns. */
+/* delta of num rows of heads, a warp a row: up to 256 columns; and lse beside it: both with the rows of a head one after another. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     sum_deltas(grad_args<T> a, int64_t num, bool is_fast)
@@ -95,7 +94,10 @@ static __global__ void __launch_bounds__(THREADS)
         for (int e = 0; e < PER; e++)
             sum = fmaf(x[e], y[e], sum);
         sum = warp_sum(sum);
-        if (lane == 0) a.delta[r] = sum;
+        if (lane < 2) {
+            int64_t at = (r % a.num_heads + lane * a.num_heads) * a.num_rows + r / a.num_heads;
+            a.sums[at] = lane == 0 ? a.lse[r] : sum;
+        }
     }
 }
 
@@ -215,7 +217,7 @@ template <> cudaError_t by_head_dim(cr_device *dev, const grad_args<bf16> &a)
 }
 
 template <class T>
-static cudaError_t all_gradients(cr_device *dev, const cr_attention_grad_args *g, float *delta)
+static cudaError_t all_gradients(cr_device *dev, const cr_attention_grad_args *g, float *sums)
 {
     const cr_attention_args *f = &g->fwd;
     const grad_args<T> a = {in<T>(f->q),
@@ -224,7 +226,7 @@ static cudaError_t all_gradients(cr_device *dev, const cr_attention_grad_args *g
                             in<T>(f->o),
                             in<T>(g->d_o),
                             in<float>(f->lse),
-                            delta,
+                            sums,
                             out<T>(g->dq),
                             out<T>(g->dk),
                             out<T>(g->dv),
@@ -259,8 +261,8 @@ cr_status cri_cuda_attention_grad(cr_device *dev, const cr_attention_grad_args *
         return cr_fail(err, CR_EARG,
                        "attention_grad on device cuda: bf16 heads of 64 and 128 begin at multiples "
                        "of 16 bytes");
-    CR_TRY(cri_cuda_scratch(dev, (size_t)(f->sizes.num_rows * f->num_heads) * sizeof(float), &mem,
-                            err));
+    CR_TRY(cri_cuda_scratch(dev, (size_t)(2 * f->sizes.num_rows * f->num_heads) * sizeof(float),
+                            &mem, err));
     return launched("attention_grad", CRI_BY_DTYPE(f->dtype, all_gradients, dev, a, (float *)mem),
                     err);
 }

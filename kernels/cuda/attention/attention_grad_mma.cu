@@ -18,7 +18,7 @@
  */
 #include "kernels/cuda/attention/attention_grad_rows.h"
 
-enum { TILES_OF = 2 * (STAY + 2 * PASS) }; /* rows in shared memory */
+enum { STAY = 64, PASS = 32, TILES_OF = 2 * (STAY + 2 * PASS) /* rows in shared memory */ };
 
 /* The block's two tiles that stay, and fragments of a warp's rows of them: in registers where they have room. */
 template <int D, bool IS_KEPT> struct staying {
@@ -90,19 +90,23 @@ static __device__ __forceinline__ void load_two(bf16 *tiles, const head_rows<bf1
 
 /* ---- dK and dV ---- */
 
-template <int D>
-static __device__ __forceinline__ void load_rows(bf16 *tiles, row_sums *sums,
-                                                 const grad_args<bf16> &a, const seq_piece &piece,
-                                                 const tile_rows &tile)
-{
-    const sequence<bf16> seq = sequence_of(a, piece, tile.head);
-    int i0 = tile.row, i = (int)threadIdx.x % PASS;
+typedef row_sums<PASS> sums_of_tile;
+typedef rows_to_come<PASS / 8> tiles_to_come;
 
-    load_two<PASS, D>(tiles, seq.q, seq.d_o, i0, piece.len);
+/* The next tile. */
+template <int D>
+static __device__ __forceinline__ void load_rows(bf16 *tiles, sums_of_tile *sums,
+                                                 const grad_args<bf16> &a, const seq_piece &piece,
+                                                 const tiles_to_come &next)
+{
+    const sequence<bf16> seq = sequence_of(a, piece, next.head);
+    int i = (int)threadIdx.x % PASS;
+
+    load_two<PASS, D>(tiles, seq.q, seq.d_o, next.row, piece.len);
     if ((int)threadIdx.x < PASS)
-        sums->lse[i] = lse_of(seq, i0 + i);
+        sums->lse[i] = lse_of(seq, next.row + i);
     else if ((int)threadIdx.x < 2 * PASS)
-        sums->delta[i] = delta_of(seq, i0 + i);
+        sums->delta[i] = delta_of(seq, next.row + i);
 }
 
 template <int D>
@@ -110,15 +114,14 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_keys_mma(grad_a
 {
     constexpr int PAIR = 2 * PASS * D;
     DYNAMIC_SHARED(memory);
-    SHARED(row_sums, sums, 2);
+    SHARED(sums_of_tile, sums, 2);
     bf16 *stays = (bf16 *)(void *)memory, *stages = stays + 2 * STAY * D;
     int kv = (int)blockIdx.y;
     const seq_piece piece = piece_of_block(a.cu_seqlens, (a.max_seqlen + STAY - 1) / STAY, STAY);
     if (piece.first >= piece.len) return;
-    const rows_to_come rows = rows_of_keys(a, piece, kv);
-    const sequence<bf16> seq = sequence_of(a, piece, rows.first_head);
+    tiles_to_come next = tiles_of_rows<PASS / 8>(a, rows_of_keys(a, piece, STAY), kv);
+    const sequence<bf16> seq = sequence_of(a, piece, next.head);
     int k0 = piece.first, key = k0 + (int)threadIdx.x / 32 * WARP_ROWS; /* the warp's first */
-    tile_rows next = {rows.first_head, rows.first_row};
     float dk[D / 8][4], dv[D / 8][4];
     staying<D, D == 64> stay;
 
@@ -126,23 +129,24 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_keys_mma(grad_a
     set_zero(dv);
     load_two<STAY, D>(stays, seq.k, seq.v, k0, piece.len);
     cp_async_commit();
-    load_rows<D>(stages, sums, a, piece, next);
+    int left = next.num; /* its last bit is the tile's stage */
+    load_rows<D>(stages + (left & 1) * PAIR, sums + (left & 1), a, piece, next);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
     stay.take(stays);
-    for (int i = 0; i < rows.num; i++) {
-        const int row = next.row;
-        next = rows.after(next);
-        if (i + 1 < rows.num)
-            load_rows<D>(stages + (~i & 1) * PAIR, sums + (~i & 1), a, piece, next);
+    for (; left > 0; left--) {
+        int row = next.row;
+        next.step();
+        if (left > 1) load_rows<D>(stages + (~left & 1) * PAIR, sums + (~left & 1), a, piece, next);
         cp_async_commit(); /* empty at the end */
         cp_async_wait<1>();
         __syncthreads();
-        const bf16 *q = stages + (i & 1) * PAIR, *d_o = q + PASS * D;
+        const bf16 *q = stages + (left & 1) * PAIR, *d_o = q + PASS * D;
+        const sums_of_tile &of_rows = sums[left & 1];
         float s[2][PASS / 8][4];
         two_products<D>(s, stay, q);
-        weigh_keys(s, sums + (i & 1), seq.see, key, row, in_base_2(a.scale));
+        weigh_keys(s[0], s[1], of_rows, seq.see, key, row, in_base_2(a.scale));
         add_product<D>(dv, s[0], d_o);
         add_product<D>(dk, s[1], q);
         __syncthreads(); /* the load after next overwrites this stage */
@@ -158,28 +162,28 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_rows_mma(grad_a
     constexpr int PAIR = 2 * PASS * D;
     DYNAMIC_SHARED(memory);
     bf16 *stays = (bf16 *)(void *)memory, *stages = stays + 2 * STAY * D;
-    int head = (int)blockIdx.y, lane = (int)threadIdx.x % 32;
+    int head = (int)blockIdx.y;
     const seq_piece piece = piece_of_block(a.cu_seqlens, (a.max_seqlen + STAY - 1) / STAY, STAY);
     if (piece.first >= piece.len) return;
     const sequence<bf16> seq = sequence_of(a, piece, head);
-    const keys_to_come keys = keys_of_rows(a, piece);
+    const block_rows rows = rows_of_piece(piece, STAY, a.window, a.is_bidirectional);
+    int first = first_key(rows) / PASS * PASS, num = (last_key(rows) - first + PASS - 1) / PASS;
     int row = piece.first + (int)threadIdx.x / 32 * WARP_ROWS; /* the warp's first */
-    const float lse[2] = {lse_of(seq, row + lane / 4), lse_of(seq, row + lane / 4 + 8)},
-                delta[2] = {delta_of(seq, row + lane / 4), delta_of(seq, row + lane / 4 + 8)};
+    const lane_sums sums = sums_of_lane(seq, row);
     float dq[D / 8][4];
     staying<D, true> stay;
 
     set_zero(dq);
     load_two<STAY, D>(stays, seq.q, seq.d_o, piece.first, piece.len);
     cp_async_commit();
-    load_two<PASS, D>(stages, seq.k, seq.v, keys.first, piece.len);
+    load_two<PASS, D>(stages, seq.k, seq.v, first, piece.len);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
     stay.take(stays);
-    for (int i = 0; i < keys.num; i++) {
-        int k0 = keys.first + i * PASS;
-        if (i + 1 < keys.num)
+    for (int i = 0; i < num; i++) {
+        int k0 = first + i * PASS;
+        if (i + 1 < num)
             load_two<PASS, D>(stages + (~i & 1) * PAIR, seq.k, seq.v, k0 + PASS, piece.len);
         cp_async_commit(); /* empty at the end */
         cp_async_wait<1>();
@@ -187,7 +191,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_rows_mma(grad_a
         const bf16 *k = stages + (i & 1) * PAIR;
         float s[2][PASS / 8][4];
         two_products<D>(s, stay, k);
-        weigh_rows(s, lse, delta, seq.see, row, k0, in_base_2(a.scale));
+        weigh_rows(s[0], s[1], sums, seq.see, row, k0, in_base_2(a.scale));
         add_product<D>(dq, s[1], k);
         __syncthreads(); /* the load after next overwrites this stage */
     }

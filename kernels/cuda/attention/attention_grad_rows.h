@@ -1,8 +1,7 @@
 /* attention_grad_rows.h -- what attention_grad_mma.cu and attention_grad_wgmma.cu do alike, in the same order: the sides that stay and pass,
  * P and dS from S and dP, and what is stored. Inside kernels/cuda only.
  *
- * Of a warp's 16 rows or keys that stay and PASS that pass, S and dP are s[0] and s[1], sums of tensor cores as c[n][e] of mma.m16n8k16
- * has them.
+ * Of a warp's 16 rows or keys that stay and 8 N that pass, S and dP are sums of tensor cores, as c[n][e] of mma.m16n8k16 has them.
  */
 #ifndef CR_CUDA_ATTENTION_GRAD_ROWS_H
 #define CR_CUDA_ATTENTION_GRAD_ROWS_H
@@ -12,93 +11,103 @@
 
 #include <math.h>
 
-enum { STAY = 64, PASS = 32, WARP_ROWS = 16 };
+enum { WARP_ROWS = 16 };
 
-/* S -inf and dP 0 where a row does not see a key; is_seen of a row that stays, of the warp, and one that passes. */
-template <class Seen>
-static __device__ __forceinline__ void hide(float (&s)[2][PASS / 8][4], const Seen &is_seen)
+/* S -inf and dP 0 where a row does not see a key. seen(half): of that one of the lane's two rows or keys that stay, which of those that
+ * pass. */
+template <int N, class Seen>
+static __device__ __forceinline__ void hide(float (&s)[N][4], float (&d)[N][4], const Seen &seen)
 {
-    int lane = (int)threadIdx.x % 32;
+    int first = (int)threadIdx.x % 4 * 2;
 
 #pragma unroll
-    for (int n = 0; n < PASS / 8; n++)
+    for (int half = 0; half < 2; half++) {
+        const pass_range range = seen(half);
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (!is_seen(lane / 4 + 8 * (e / 2), 8 * n + lane % 4 * 2 + e % 2)) {
-                s[0][n][e] = -INFINITY;
-                s[1][n][e] = 0.0f;
-            }
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 2 * half; e < 2 * half + 2; e++)
+                if (!range.has(8 * n + first + e % 2)) {
+                    s[n][e] = -INFINITY;
+                    d[n][e] = 0.0f;
+                }
+    }
+}
+/* The lane's two of the warp's from `first` on. */
+static __device__ __forceinline__ int of_lane(int first, int half)
+{
+    return first + (int)threadIdx.x % 32 / 4 + 8 * half;
 }
 
 static __device__ __forceinline__ float lse_of(const sequence<bf16> &seq, int row)
 { /* in base 2; of no row: P is 0 */
-    return row < seq.see.len ? in_base_2(seq.lse[row * seq.num_heads]) : INFINITY;
+    return row < seq.see.len ? in_base_2(seq.lse[row]) : INFINITY;
 }
 static __device__ __forceinline__ float delta_of(const sequence<bf16> &seq, int row)
 {
-    return row < seq.see.len ? seq.delta[row * seq.num_heads] : 0.0f;
+    return row < seq.see.len ? seq.delta[row] : 0.0f;
 }
 
 /* ---- dK and dV: keys stay ---- */
 
 /* lse and delta of a tile's rows. */
-struct row_sums {
-    float lse[PASS], delta[PASS];
+template <int ROWS> struct row_sums {
+    float lse[ROWS], delta[ROWS];
 };
 
-/* A tile of rows that pass: of which head, from which row on. */
-struct tile_rows {
-    int head, row;
+/* The rows that see some of num_keys keys from the piece's first on: from `first` to before `end`, of each head of the group. */
+struct row_range {
+    int first, end;
 };
-
-/* The rows that pass, in their order: tiles of the sequence, for each head of the group. */
-struct rows_to_come {
-    int first_head, first_row, tiles_a_head, num; /* tiles, of all heads */
-
-    __device__ __forceinline__ int head(int tile) const
-    {
-        return first_head + tile / tiles_a_head;
-    }
-    __device__ __forceinline__ int row(int tile) const
-    {
-        return first_row + tile % tiles_a_head * PASS;
-    }
-    /* Without a division, whose registers a loop may lack. */
-    __device__ __forceinline__ tile_rows after(const tile_rows &tile) const
-    {
-        bool is_last = tile.row == first_row + (tiles_a_head - 1) * PASS;
-
-        return {is_last ? tile.head + 1 : tile.head, is_last ? first_row : tile.row + PASS};
-    }
-};
-
-/* Those that see keys of the piece. */
-static __device__ __forceinline__ rows_to_come rows_of_keys(const grad_args<bf16> &a,
-                                                            const seq_piece &piece, int kv)
+static __device__ __forceinline__ row_range rows_of_keys(const grad_args<bf16> &a,
+                                                         const seq_piece &piece, int num_keys)
 {
-    int group = a.num_heads / a.num_kv_heads, k0 = piece.first, first = a.is_bidirectional ? 0 : k0,
-        last = k0 + STAY < piece.len ? k0 + STAY - 1 : piece.len - 1,
-        end = a.window > 0 && a.window < piece.len - last ? last + a.window : piece.len,
-        tiles = (end - first + PASS - 1) / PASS;
+    int k0 = piece.first, last = num_keys < piece.len - k0 ? k0 + num_keys - 1 : piece.len - 1;
 
-    return rows_to_come{kv * group, first, tiles, tiles * group};
+    return row_range{a.is_bidirectional ? 0 : k0,
+                     a.window > 0 && a.window < piece.len - last ? last + a.window : piece.len};
 }
 
-/* s: S^T and dP^T of the warp's keys from `key` on and the tile's rows become P^T and P^T (dP^T - delta). */
-static __device__ __forceinline__ void weigh_keys(float (&s)[2][PASS / 8][4], const row_sums *sums,
-                                                  const sight &see, int key, int row, float scale)
-{
-    int lane = (int)threadIdx.x % 32;
+/* Tiles of 8 N of them, in their order: a head's, upwards, then the next head's. */
+template <int N> struct rows_to_come {
+    row_range rows;
+    int head, row, num; /* of the next tile; tiles, of all heads */
 
-    if (!see.is_all_seen(row, PASS, key, WARP_ROWS))
-        hide(s, [&](int stay, int pass) { return see.is_seen(row + pass, key + stay); });
+    __device__ __forceinline__ void step(void)
+    {
+        row += 8 * N;
+        if (row < rows.end) return;
+        row = rows.first;
+        head++;
+    }
+};
+template <int N>
+static __device__ __forceinline__ rows_to_come<N> tiles_of_rows(const grad_args<bf16> &a,
+                                                                const row_range &rows, int kv)
+{
+    int group = a.num_heads / a.num_kv_heads;
+
+    return rows_to_come<N>{rows, kv * group, rows.first,
+                           (rows.end - rows.first + 8 * N - 1) / (8 * N) * group};
+}
+
+/* s: S^T of the warp's keys from `key` on and the tile's rows, becomes P^T; d: dP^T, becomes P^T (dP^T - delta). */
+template <int N>
+static __device__ __forceinline__ void weigh_keys(float (&s)[N][4], float (&d)[N][4],
+                                                  const row_sums<8 * N> &sums, const sight &see,
+                                                  int key, int row, float scale)
+{
+    int first = (int)threadIdx.x % 4 * 2;
+
+    if (!see.is_all_seen(row, 8 * N, key, WARP_ROWS))
+        hide(s, d, [&](int half) { return see.rows_of(of_lane(key, half), row); });
 #pragma unroll
-    for (int n = 0; n < PASS / 8; n++)
+    for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            int i = 8 * n + lane % 4 * 2 + e % 2;
-            s[0][n][e] = exp2f(fmaf(s[0][n][e], scale, -sums->lse[i]));
-            s[1][n][e] = s[0][n][e] * (s[1][n][e] - sums->delta[i]);
+            int i = 8 * n + first + e % 2;
+            s[n][e] = exp2_or_zero(fmaf(s[n][e], scale, -sums.lse[i]));
+            d[n][e] = s[n][e] * (d[n][e] - sums.delta[i]);
         }
 }
 
@@ -110,7 +119,7 @@ static __device__ __forceinline__ void store_keys(const grad_args<bf16> &a, cons
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int j = key + (int)threadIdx.x % 32 / 4 + 8 * h;
+        int j = of_lane(key, h);
         if (j >= piece.len) continue;
         int64_t at = ((int64_t)(piece.begin + j) * a.num_kv_heads + kv) * D;
         store_row<D>(a.dk + at, dk, h, a.scale);
@@ -120,31 +129,33 @@ static __device__ __forceinline__ void store_keys(const grad_args<bf16> &a, cons
 
 /* ---- dq: rows stay ---- */
 
-/* The tiles of keys that pass. */
-struct keys_to_come {
-    int first, num;
+/* Of the warp's rows from `row` on, those of this lane. */
+struct lane_sums {
+    float lse[2], delta[2];
 };
-static __device__ __forceinline__ keys_to_come keys_of_rows(const grad_args<bf16> &a,
-                                                            const seq_piece &piece)
+static __device__ __forceinline__ lane_sums sums_of_lane(const sequence<bf16> &seq, int row)
 {
-    const block_rows block = rows_of_piece(piece, STAY, a.window, a.is_bidirectional);
-    int first = first_key(block) / PASS * PASS;
+    int first = of_lane(row, 0), second = of_lane(row, 1);
 
-    return keys_to_come{first, (last_key(block) - first + PASS - 1) / PASS};
+    return lane_sums{{lse_of(seq, first), lse_of(seq, second)},
+                     {delta_of(seq, first), delta_of(seq, second)}};
 }
 
-/* s: S and dP of the warp's rows from `row` on and the tile's keys; s[1] becomes P (dP - delta). */
-static __device__ __forceinline__ void weigh_rows(float (&s)[2][PASS / 8][4], const float (&lse)[2],
-                                                  const float (&delta)[2], const sight &see,
-                                                  int row, int key, float scale)
+/* s: S of the warp's rows from `row` on and the tile's keys, becomes P; d: dP, becomes P (dP - delta). */
+template <int N>
+static __device__ __forceinline__ void weigh_rows(float (&s)[N][4], float (&d)[N][4],
+                                                  const lane_sums &sums, const sight &see, int row,
+                                                  int key, float scale)
 {
-    if (!see.is_all_seen(row, WARP_ROWS, key, PASS))
-        hide(s, [&](int stay, int pass) { return see.is_seen(row + stay, key + pass); });
+    if (!see.is_all_seen(row, WARP_ROWS, key, 8 * N))
+        hide(s, d, [&](int half) { return see.keys_of(of_lane(row, half), key); });
 #pragma unroll
-    for (int n = 0; n < PASS / 8; n++)
+    for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            s[1][n][e] = exp2f(fmaf(s[0][n][e], scale, -lse[e / 2])) * (s[1][n][e] - delta[e / 2]);
+        for (int e = 0; e < 4; e++) {
+            s[n][e] = exp2_or_zero(fmaf(s[n][e], scale, -sums.lse[e / 2]));
+            d[n][e] = s[n][e] * (d[n][e] - sums.delta[e / 2]);
+        }
 }
 
 /* Of the warp's rows from `row` on. */
@@ -154,7 +165,7 @@ static __device__ __forceinline__ void store_rows(const grad_args<bf16> &a, cons
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int i = row + (int)threadIdx.x % 32 / 4 + 8 * h;
+        int i = of_lane(row, h);
         if (i >= piece.len) continue;
         store_row<D>(a.dq + ((int64_t)(piece.begin + i) * a.num_heads + head) * D, dq, h, a.scale);
     }

@@ -61,13 +61,13 @@ static __device__ __forceinline__ void weigh(float (&s)[KEYS / 8][4], warp_rows<
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
         float shift = most == -INFINITY ? 0.0f : most; /* no key seen yet */
-        factor[h] = exp2f((w.most[h] - shift) * scale);
+        factor[h] = exp2_or_zero((w.most[h] - shift) * scale);
         w.most[h] = most;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int e = 2 * h; e < 2 * h + 2; e++) {
-                s[n][e] = exp2f((s[n][e] - shift) * scale);
+                s[n][e] = exp2_or_zero((s[n][e] - shift) * scale);
                 part += s[n][e];
             }
         w.sum[h] = w.sum[h] * factor[h] + part;

@@ -76,8 +76,8 @@ static __device__ __forceinline__ void add_to(const kept_rows<D> &before, warp_r
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float most = fmaxf(before.most(h), w.most[h]), shift = most == -INFINITY ? 0.0f : most;
-        of_before[h] = exp2f((before.most(h) - shift) * scale);
-        of_w[h] = exp2f((w.most[h] - shift) * scale);
+        of_before[h] = exp2_or_zero((before.most(h) - shift) * scale);
+        of_w[h] = exp2_or_zero((w.most[h] - shift) * scale);
         w.most[h] = most;
         w.sum[h] = fmaf(before.sum(h), of_before[h], w.sum[h] * of_w[h]);
     }

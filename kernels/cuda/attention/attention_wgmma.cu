@@ -21,103 +21,34 @@
 #include "kernels/cuda/attention/attention_stretches.h"
 #include "kernels/cuda/attention/attention_wgmma.h"
 
-enum { GROUP_THREADS = 128, HALF = KEYS * ROW_BYTES }; /* half: bytes of a box, 64 columns */
+static_assert((int)KEYS == (int)TILE_ROWS, "a tile of keys is one of a pair");
 
-template <int D, int GROUPS> struct stages {
-    static constexpr int NUM = 2 * GROUPS, WARPS = 4 * GROUPS, TILE = D / 64 * HALF,
-                         SHARED_BYTES = NUM * 2 * TILE + TILE_ATOM;
-    unsigned char *memory;
-    barrier *full, *empty;
-    void *kept; /* room for stretches of keys, if there are several */
-
-    __device__ __forceinline__ unsigned char *keys(int at) const
-    {
-        return memory + at * 2 * TILE;
-    }
-    __device__ __forceinline__ unsigned char *values(int at) const
-    {
-        return keys(at) + TILE;
-    }
-};
-
-/* ---- where keys are in the matrices of the tensor maps ---- */
+/* ---- where keys are: pair(k0), those from k0 on ---- */
 
 struct packed_boxes {
     packed_keys rows;
     const CUtensorMap *k, *v;
     int column, row; /* of the head; of the sequence */
 
-    __device__ __forceinline__ int key_row(int k0) const
+    __device__ __forceinline__ pair_rows pair(int k0) const
     {
-        return row + k0;
-    }
-    __device__ __forceinline__ int value_row(int k0) const
-    {
-        return row + k0;
+        return pair_rows{rows.keys(k0), rows.values(k0), k,        v,
+                         column,        row + k0,        row + k0, rows.end - k0};
     }
 };
 
 /* The cache is a matrix of rows of D, below 2^31 of them: 275 GB. */
 struct cached_boxes {
     cached_keys rows;
-    const CUtensorMap *k, *v;
-    int column;
+    const CUtensorMap *blocks;
 
-    __device__ __forceinline__ int key_row(int k0) const
+    __device__ __forceinline__ pair_rows pair(int k0) const
     {
-        return (int)pair_of(*rows.a, rows.slot, k0, rows.kv) * 2 * KEYS;
-    }
-    __device__ __forceinline__ int value_row(int k0) const
-    {
-        return key_row(k0) + KEYS;
+        int row = (int)pair_of(*rows.a, rows.slot, k0, rows.kv) * 2 * KEYS;
+        return pair_rows{rows.keys(k0), rows.values(k0), blocks,       blocks, 0,
+                         row,           row + KEYS,      rows.end - k0};
     }
 };
-
-/* ---- the warp that loads ---- */
-
-template <int D>
-static __device__ __forceinline__ void load_by_rows(unsigned char *tile,
-                                                    const head_rows<bf16> &from, int some)
-{
-    enum { ROWS = 16 };
-#pragma unroll 1 /* more of it would take the registers of those that multiply */
-    for (int r = 0; r < KEYS; r += ROWS)
-#pragma unroll
-        for (int d = 0; d < D; d += 64)
-            load_tile<ROWS, 64, 32>((bf16 *)(void *)(tile + d / 64 * HALF) + r * 64,
-                                    {from.x + r * from.stride + d, from.stride}, some - r);
-}
-
-template <int D, int GROUPS, class Where>
-static __device__ __forceinline__ void load_stages(const stages<D, GROUPS> &s, const Where &where,
-                                                   int first, int num)
-{
-    typedef stages<D, GROUPS> S;
-    bool is_it = is_elected();
-
-    for (int i = 0; i < num; i++) {
-        int at = i % S::NUM, k0 = first + i * KEYS, some = where.rows.end - k0;
-        barrier_wait(s.empty + at, ~(i / S::NUM) & 1); /* the first round at once */
-        if (some < KEYS) {
-            load_by_rows<D>(s.keys(at), where.rows.keys(k0), some);
-            load_by_rows<D>(s.values(at), where.rows.values(k0), some);
-            cp_async_commit();
-            cp_async_wait<0>();
-            fence_async();
-            __syncwarp();
-            if (is_it) barrier_arrive(s.full + at);
-        } else if (is_it) {
-            int k = where.key_row(k0), v = where.value_row(k0);
-            barrier_expect(s.full + at, 2 * S::TILE);
-#pragma unroll
-            for (int d = 0; d < D; d += 64) {
-                int to = d / 64 * HALF;
-                load_box(s.keys(at) + to, where.k, where.column + d, k, s.full + at);
-                load_box(s.values(at) + to, where.v, where.column + d, v, s.full + at);
-            }
-        }
-    }
-}
 
 /* ---- the warpgroups ---- */
 
@@ -133,7 +64,7 @@ take_tile(warp_rows<D> &w, const unsigned char *keys, const unsigned char *value
     wgmma_fence(w.q, s);
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
-        wgmma<false>(s, w.q[i], tile_descriptor(keys + i / 4 * HALF) + 2 * (i % 4), i > 0);
+        wgmma<false>(s, w.q[i], tile_descriptor(keys + i / 4 * BOX) + 2 * (i % 4), i > 0);
     wgmma_commit();
     wgmma_wait<0>(s);
     hide(s, rows, first, k0);
@@ -144,28 +75,26 @@ take_tile(warp_rows<D> &w, const unsigned char *keys, const unsigned char *value
     wgmma_fence(p, w.o);
 #pragma unroll
     for (int i = 0; i < KEYS / 16; i++)
-        wgmma<true>(w.o, p[i], tile_descriptor(values, HALF) + 128 * i, true);
+        wgmma<true>(w.o, p[i], tile_descriptor(values, BOX) + 128 * i, true);
     wgmma_commit();
     wgmma_wait<0>(w.o);
 }
 
-/* rows: of the warpgroup. */
-template <int D, int GROUPS>
-static __device__ __forceinline__ void take_keys(warp_rows<D> &w, const stages<D, GROUPS> &s,
-                                                 const block_rows &rows, int first, int num,
-                                                 float scale)
+/* rows: of the warpgroup; memory: room for stretches of keys, if there are several. */
+template <int D, int NUM>
+static __device__ __forceinline__ void take_keys(warp_rows<D> &w, const stages<D, NUM> &s,
+                                                 void *memory, const block_rows &rows, int first,
+                                                 int num, float scale)
 {
-    typedef stages<D, GROUPS> S;
-    const kept_rows<D> kept = kept_of_warp<D>(s.kept, threadIdx.x / 32);
+    const kept_rows<D> kept = kept_of_warp<D>(memory, threadIdx.x / 32);
     bool is_first = threadIdx.x % 32 == 0;
     int begin = first_key(rows), end = rows.num > 0 ? last_key(rows) : 0;
 
     for (int i = 0; i < num; i++) {
-        int at = i % S::NUM, k0 = first + i * KEYS;
-        barrier_wait(s.full + at, i / S::NUM & 1);
+        int at = i % NUM, k0 = first + i * KEYS;
+        barrier_wait(s.full + at, i / NUM & 1);
         if (k0 < end && k0 + KEYS > begin) {
-            take_tile<D>(w, s.keys(at), s.values(at), rows, (int)threadIdx.x / 32 % 4 * 16, k0,
-                         scale);
+            take_tile<D>(w, s.x(at), s.y(at), rows, (int)threadIdx.x / 32 % 4 * 16, k0, scale);
             end_tile(w, kept, begin, k0 + KEYS, end, scale);
         }
         if (is_first) barrier_arrive(s.empty + at);
@@ -179,29 +108,25 @@ static __device__ __forceinline__ bool attend(warp_rows<D> &w, const head_rows<b
                                               const Where &where, const block_rows &rows,
                                               const block_rows &mine, float scale)
 {
-    typedef stages<D, GROUPS> S;
+    constexpr int NUM = 2 * GROUPS, WARPS = 4 * GROUPS;
     DYNAMIC_SHARED(memory);
-    SHARED(barrier, full, S::NUM);
-    SHARED(barrier, empty, S::NUM);
-    unsigned char *tiles = first_tile(memory);
-    const S s = {tiles, full, empty, tiles + S::NUM * 2 * S::TILE};
+    SHARED(barrier, full, NUM);
+    SHARED(barrier, empty, NUM);
+    const stages<D, NUM> s = {first_tile(memory), full, empty};
     int first = first_key(rows) / KEYS * KEYS, num = (last_key(rows) - first + KEYS - 1) / KEYS;
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < S::NUM; i++) {
-            barrier_init(full + i, 1);
-            barrier_init(empty + i, S::WARPS);
-        }
+        s.init(WARPS);
         fence_async();
     }
     __syncthreads();
-    if ((int)threadIdx.x / 32 == S::WARPS) {
-        load_stages(s, where, first, num);
+    if ((int)threadIdx.x / 32 == WARPS) {
+        load_stages(s, num, [&](int i) { return where.pair(first + i * KEYS); });
         return false;
     }
     take_a<D>(w.q, q, (int)threadIdx.x / 32 % 4 * 16, mine.num);
     start(w);
-    take_keys(w, s, mine, first, num, scale);
+    take_keys(w, s, s.memory + s.BYTES, mine, first, num, scale);
     return true;
 }
 
@@ -211,7 +136,7 @@ template <int GROUPS> static constexpr int threads_of(void)
 }
 template <int D, int GROUPS> static int shared_bytes(bool has_stretches)
 {
-    return stages<D, GROUPS>::SHARED_BYTES +
+    return stages<D, 2 * GROUPS>::BYTES + TILE_ATOM +
            (has_stretches ? kept_bytes<D, GROUPS * GROUP_THREADS>() : 0);
 }
 
@@ -274,7 +199,7 @@ static __global__ void __launch_bounds__(threads_of<1>(), 2)
     int end = a.row_pos[r] + 1;
     const group_part part = part_of_group(a, (int)blockIdx.y, MMA_ROWS);
     block_rows rows = {part.num, end, 0, a.window};
-    const cached_boxes where = {{&a, a.row_slot[r], part.kv, end}, &blocks, &blocks, 0};
+    const cached_boxes where = {{&a, a.row_slot[r], part.kv, end}, &blocks};
     int64_t at = (r * a.num_heads + part.head) * D;
     warp_rows<D> w;
 
@@ -320,7 +245,7 @@ static __global__ void __launch_bounds__(threads_of<PACKED_GROUPS>(), 1)
         first = (int)threadIdx.x / GROUP_THREADS * MMA_ROWS, warp = (int)threadIdx.x / 32 % 4;
     const tile_rows all = rows_of_tile(a, blockIdx.x, 0, WGMMA_ROWS),
                     mine = rows_of_tile(a, blockIdx.x, first, MMA_ROWS);
-    const cached_boxes where = {{&a, all.slot, kv, all.end}, &blocks, &blocks, 0};
+    const cached_boxes where = {{&a, all.slot, kv, all.end}, &blocks};
     int64_t stride = (int64_t)a.num_heads * D, at = mine.row * stride + (int64_t)head * D;
     warp_rows<D> w;
 

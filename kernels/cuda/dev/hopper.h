@@ -102,6 +102,21 @@ static __device__ __forceinline__ void load_box(void *tile, const CUtensorMap *m
 #endif
 }
 
+/* From here on a thread of this warpgroup has N registers, more or fewer than the launch gave it; all warpgroups of a block together have
+ * no more than that, and who wants more waits until others have given them back. */
+template <int N, bool IS_MORE> static __device__ __forceinline__ void set_registers(void)
+{
+    static_assert(N % 8 == 0 && N >= 24 && N <= 256, "what setmaxnreg takes");
+#ifdef __CUDACC__
+    if constexpr (IS_MORE)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+    else
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#else
+    cri_sim_set_registers(N, IS_MORE);
+#endif
+}
+
 /* True in one lane of the warp. */
 static __device__ __forceinline__ bool is_elected(void)
 {

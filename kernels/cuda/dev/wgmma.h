@@ -79,12 +79,10 @@ template <int N, class... Sums> static __device__ __forceinline__ void wgmma_wai
 #define CRI_SUMS_8(j)                                                              \
     "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3]), "+f"(d[j + 1][0]), \
         "+f"(d[j + 1][1]), "+f"(d[j + 1][2]), "+f"(d[j + 1][3])
-#define CRI_SUMS_16(j) CRI_SUMS_8(j), CRI_SUMS_8(j + 2)
-#define CRI_SUMS_32(j) CRI_SUMS_16(j), CRI_SUMS_16(j + 4)
-#define CRI_NAMES_16   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define CRI_NAMES_32 \
-    CRI_NAMES_16 "," \
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define CRI_SUMS_32(j) CRI_SUMS_8(j), CRI_SUMS_8(j + 2), CRI_SUMS_8(j + 4), CRI_SUMS_8(j + 6)
+#define CRI_NAMES_32                                         \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define CRI_NAMES_64                                                                    \
     CRI_NAMES_32 ","                                                                    \
                  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48," \
@@ -111,37 +109,21 @@ static __device__ __forceinline__ void wgmma(float (&d)[32][4], uint64_t a, uint
 #endif
 }
 
-/* The same of 32 columns. */
-static __device__ __forceinline__ void wgmma(float (&d)[4][4], uint64_t a, uint64_t b, bool adds)
+/* The same of 64 columns. */
+static __device__ __forceinline__ void wgmma(float (&d)[8][4], uint64_t a, uint64_t b, bool adds)
 {
 #ifdef __CUDACC__
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" CRI_NAMES_16
-                 "}, %16, %17, p, 1, 1, 0, 0;\n}"
-                 : CRI_SUMS_16(0)
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" CRI_NAMES_32
+                 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : CRI_SUMS_32(0)
                  : "l"(a), "l"(b), "r"((int)adds));
 #else
-    cri_sim_wgmma(&d[0][0], 32, a, b, adds);
+    cri_sim_wgmma(&d[0][0], 64, a, b, adds);
 #endif
 }
 
-/* Of 32, 64 and 128 columns, a in registers, which nothing touches until wgmma_wait; a b that is turned has rows of 64 columns (tile_descriptor). */
-template <bool IS_B_TURNED>
-static __device__ __forceinline__ void wgmma(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b,
-                                             bool adds)
-{
-#ifdef __CUDACC__
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" CRI_NAMES_16
-                 "}, {%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}"
-                 : CRI_SUMS_16(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds),
-                   "n"((int)IS_B_TURNED));
-#else
-    cri_sim_wgmma_a(&d[0][0], 32, a, b, IS_B_TURNED, adds);
-#endif
-}
-
+/* Of 64 and 128 columns, a in registers, which nothing touches until wgmma_wait; a b that is turned has rows of 64 columns (tile_descriptor). */
 template <bool IS_B_TURNED>
 static __device__ __forceinline__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b,
                                              bool adds)
@@ -177,9 +159,7 @@ static __device__ __forceinline__ void wgmma(float (&d)[16][4], const uint32_t (
 #undef CRI_NAMES_128
 #undef CRI_NAMES_64
 #undef CRI_NAMES_32
-#undef CRI_NAMES_16
 #undef CRI_SUMS_32
-#undef CRI_SUMS_16
 #undef CRI_SUMS_8
 
 #endif

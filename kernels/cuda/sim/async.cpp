@@ -47,6 +47,7 @@ static mbarrier mbarriers[CRI_SIM_MAX_MBARRIERS];
 static int num_mbarriers;
 static std::vector<copy> copies; /* under way */
 static uint32_t fences[CRI_SIM_MAX_THREADS];
+static uint32_t registers[CRI_SIM_MAX_WARPS]; /* of a thread, where a warp has set them */
 
 static int this_warp(void)
 {
@@ -74,6 +75,44 @@ void cri_sim_fence_async(void)
     fences[cri_sim_here.thread]++;
 }
 
+/* ---- registers ---- */
+
+/* What a thread has from the launch on if the block has a multiprocessor alone: 16384 a partition, which its warps share. */
+static uint32_t registers_at_launch(void)
+{
+    uint32_t warps = (cri_sim_block_dim.x + CRI_SIM_WARP - 1) / CRI_SIM_WARP,
+             most = 16384 / CRI_SIM_WARP / ((warps + 3) / 4) / 8 * 8;
+
+    return most < 255 ? most : 255;
+}
+
+void cri_sim_set_registers(uint32_t num, bool is_more)
+{
+    uint32_t *mine = &registers[this_warp()], before = *mine ? *mine : registers_at_launch();
+
+    cri_sim_need_sm_90("setmaxnreg");
+    if (num != *mine && (is_more ? num < before : num > before))
+        cri_sim_die("setmaxnreg: %u registers are %s than %u", num, is_more ? "fewer" : "more",
+                    before);
+    *mine = num;
+}
+
+/* All warps together have at most what the launch gave them, or some would wait for ever. */
+static void end_registers(void)
+{
+    uint32_t warps = (cri_sim_block_dim.x + CRI_SIM_WARP - 1) / CRI_SIM_WARP, sum = 0;
+
+    for (uint32_t w = 0; w < warps; w++) {
+        sum += registers[w] ? registers[w] : registers_at_launch();
+        if (registers[w] != registers[w / 4 * 4])
+            cri_sim_die("setmaxnreg by some warps of a warpgroup");
+    }
+    if (sum > warps * registers_at_launch())
+        cri_sim_die("setmaxnreg: the warps of a block want %u registers a lane together, and have "
+                    "%u: on a GPU this hangs",
+                    sum, warps * registers_at_launch());
+}
+
 /* ---- blocks ---- */
 
 static long offset_of(const void *p)
@@ -86,6 +125,7 @@ void cri_sim_async_new_block(void)
     if (num_mbarriers) memset(of_warp, 0, sizeof of_warp);
     num_mbarriers = 0;
     memset(fences, 0, sizeof fences);
+    memset(registers, 0, sizeof registers);
     cri_sim_wgmma_new_block();
 }
 
@@ -96,6 +136,7 @@ void cri_sim_async_end_block(void)
             cri_sim_die("the block ends, and nothing has waited for a copy by a tensor map to the "
                         "mbarrier at offset %ld",
                         offset_of(mbarriers[i].p));
+    end_registers();
     cri_sim_wgmma_end_block();
 }
 

@@ -188,13 +188,13 @@ void cri_sim_mbarrier_wait(void *barrier, uint32_t parity);
 void cri_sim_fence_async(void);
 void cri_sim_load_box(void *tile, const CUtensorMap *map, int x, int y, void *barrier);
 bool cri_sim_elect(void);
+void cri_sim_set_registers(uint32_t num, bool is_more);
 uint32_t cri_sim_shared_address(const void *p);
 void cri_sim_wgmma(float *d, int n, uint64_t a, uint64_t b, bool adds);
 void cri_sim_wgmma_a(float *d, int n, const uint32_t *a, uint64_t b, bool is_b_turned, bool adds);
 void cri_sim_wgmma_fence(void);
 void cri_sim_wgmma_commit(void);
 void cri_sim_wgmma_wait(int num_pending);
-
 #include "kernels/cuda/sim/math.h"
 
 #endif
