@@ -134,6 +134,30 @@ static void test_elect(void **state)
 
 /* ---- errors ---- */
 
+static void run_registers(const void *kind)
+{
+    cudaStream_t s = new_stream();
+
+    MUST(hopper_registers(*(const registers_kind *)kind, s));
+    MUST(cudaStreamSynchronize(s));
+}
+
+static void test_registers(void **state)
+{
+    static const char *const says[NUM_REGISTERS_KINDS] = {
+        NULL, "want 2528 registers a lane together, and have 2016", "160 registers are fewer",
+        "176 registers are more", "some warps of a warpgroup"};
+    char said[SAID_BYTES];
+
+    (void)state;
+    for (registers_kind kind = REGISTERS_RIGHT; kind < NUM_REGISTERS_KINDS; kind++) {
+        int code = run_child(run_registers, &kind, said);
+        assert_int_equal(code, says[kind] ? SIM_DIED : 0);
+        if (says[kind] && !strstr(said, says[kind]))
+            fail_msg("\"%s\", not \"%s\"", said, says[kind]);
+    }
+}
+
 typedef struct hopper_run {
     hopper_kind kind;
     uint64_t seed;
@@ -310,8 +334,9 @@ static void test_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_box),    cmocka_unit_test(test_product), cmocka_unit_test(test_elect),
-        cmocka_unit_test(test_errors), cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_box),   cmocka_unit_test(test_product),
+        cmocka_unit_test(test_elect), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_rules), cmocka_unit_test(test_registers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -282,6 +282,24 @@ cudaError_t hopper_pipeline(const uint16_t *a, const uint16_t *b, hopper_kind ki
                        hopper_map(b, HOPPER_ROWS, HOPPER_K, HOPPER_K, 64), kind, out);
 }
 
+/* 168 a thread by the launch. */
+static __global__ void share_registers(registers_kind kind)
+{
+    if (threadIdx.x < 256 && kind == MORE_IS_FEWER)
+        set_registers<160, true>();
+    else if (threadIdx.x < 256)
+        set_registers<232, true>();
+    else if (kind == FEWER_IS_MORE)
+        set_registers<176, false>();
+    else if (kind != NONE_GIVEN && (kind != SOME_WARPS || threadIdx.x < 320))
+        set_registers<40, false>();
+}
+
+cudaError_t hopper_registers(registers_kind kind, cudaStream_t s)
+{
+    return CUDA_LAUNCH(share_registers, dim3(1), dim3(384), 0, s, kind);
+}
+
 cudaError_t hopper_elect(int *out, cudaStream_t s)
 {
     return CUDA_LAUNCH(elect, dim3(1), dim3(32), 0, s, out);

@@ -71,6 +71,16 @@ cudaError_t hopper_product(const uint16_t *a, const uint16_t *b, int n, hopper_f
 /* out [64, 64] = a [64, 256] b [64, 256]^T by a warp that loads two stages and a warpgroup that multiplies. */
 cudaError_t hopper_pipeline(const uint16_t *a, const uint16_t *b, hopper_kind kind, float *out,
                             cudaStream_t s);
+typedef enum registers_kind {
+    REGISTERS_RIGHT,
+    NONE_GIVEN, /* no warpgroup gives back what others take */
+    MORE_IS_FEWER,
+    FEWER_IS_MORE,
+    SOME_WARPS, /* of a warpgroup */
+    NUM_REGISTERS_KINDS
+} registers_kind;
+/* Three warpgroups: the last gives registers to the others. */
+cudaError_t hopper_registers(registers_kind kind, cudaStream_t s);
 /* out [32]: which lanes were elected. */
 cudaError_t hopper_elect(int *out, cudaStream_t s);
 

@@ -3,7 +3,7 @@
  *
  * Mapping: a warpgroup takes 64 query rows that share their keys, which are the rows of a block of attention_mma.cu. A block of packed
  * rows has two warpgroups of neighbouring rows, one of cached rows has one (the heads of a kv head's group for one row of a
- * generation step), and each has one more warp, which loads. Keys come in tiles of 64 positions counted from the start of the
+ * generation step), and each has one more warp, which loads (attention_wgmma.h). Keys come in tiles of 64 positions counted from the start of the
  * sequence, two stages a warpgroup, with two mbarriers: full, when K and V of a tile are there; empty, when all warps have read
  * them. A tile whose 64 rows are all of the sequence comes by TMA, as boxes of 64 x 64; its last one, if it has fewer, by
  * cp.async of the loading warp with zeros after them, so that nothing past a sequence, a cache or memory is read. A warpgroup skips
@@ -14,9 +14,8 @@
  *
  * FLOPs 4 D a pair of query and key; bytes 4 D a key and block: 128 FLOPs a byte from L2 packed. Shared memory: stages of
  * 256 D bytes, 129 KiB packed and 65 KiB cached for D 128, half of it for D 64; for stretches of keys (attention.h) 68 and 34 KiB more. Registers, D 128: 64 of O, 32 of q, 32 of scores, 16 of
- * weights a thread, 168 at most: one block an SM packed, two cached. Limit, packed, of an H100 or H200: D 128: L2, three quarters of the
- * tensor cores, if one warpgroup multiplies while the other weighs, which nothing enforces; D 64: instructions of the softmax, 0.6
- * (bench/gpu_static). Cached: the bytes of the cache, read once a kv head.
+ * weights a thread, 168 at most: one block an SM packed, two cached. Limit, packed, of an H100 or H200: L2, three quarters of the
+ * tensor cores, if one warpgroup multiplies while the other weighs, which nothing enforces (bench/gpu_static). Cached: the bytes of the cache, read once a kv head.
  */
 #include "kernels/cuda/attention/attention_stretches.h"
 #include "kernels/cuda/attention/attention_wgmma.h"
