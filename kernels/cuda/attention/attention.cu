@@ -185,8 +185,9 @@ template <class T, int DPAD>
 static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packed_args<T> a)
 {
     DYNAMIC_SHARED(memory);
-    int D = a.head_dim, head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads);
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, ROWS);
+    int D = a.head_dim, head = head_of_block(a.num_heads),
+        kv = head / (a.num_heads / a.num_kv_heads);
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, ROWS, false);
     if (piece.first >= piece.len) return;
     const block_rows rows = rows_of_piece(piece, ROWS, a.window, a.is_bidirectional);
     int end = last_key(rows);
@@ -208,8 +209,7 @@ static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packe
                     a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads);
 }
 
-/* In pieces of `rows` rows. */
-template <class T> static packed_args<T> packed_of(const cr_attention_args *a, int rows)
+template <class T> static packed_args<T> packed_of(const cr_attention_args *a)
 {
     return {in<T>(a->q),
             in<T>(a->k),
@@ -217,7 +217,8 @@ template <class T> static packed_args<T> packed_of(const cr_attention_args *a, i
             out<T>(a->o),
             out<float>(a->lse),
             in<int32_t>(a->cu_seqlens),
-            (a->sizes.max_seqlen + rows - 1) / rows,
+            a->num_seqs,
+            a->sizes.max_seqlen,
             window_of(a->window),
             (int)a->num_heads,
             (int)a->num_kv_heads,
@@ -229,11 +230,9 @@ template <class T> static packed_args<T> packed_of(const cr_attention_args *a, i
 
 template <class T, int DPAD> static cudaError_t packed(cr_device *dev, const cr_attention_args *a)
 {
-    const packed_args<T> p = packed_of<T>(a, ROWS);
-    const dim3 grid((unsigned)(p.pieces_a_seq * a->num_seqs), (unsigned)a->num_heads);
-
-    return launch_shared(dev, attend_packed<T, DPAD>, grid, THREADS_A_BLOCK,
-                         shared_bytes(a->head_dim), p);
+    return launch_shared(dev, attend_packed<T, DPAD>,
+                         grid_of_pieces(a->num_heads, a->num_seqs, a->sizes.max_seqlen, ROWS),
+                         THREADS_A_BLOCK, shared_bytes(a->head_dim), packed_of<T>(a));
 }
 
 static cr_status check_aligned(const char *op, const cr_mem *q, const cr_mem *k, const cr_mem *v,
@@ -247,9 +246,8 @@ static cr_status check_aligned(const char *op, const cr_mem *q, const cr_mem *k,
 
 static cudaError_t packed_on_tensor_cores(cr_device *dev, const cr_attention_args *a)
 {
-    return cri_cuda_has_wgmma(dev)
-               ? attend_packed_by_wgmma(dev, packed_of<bf16>(a, WGMMA_ROWS), a->num_seqs)
-               : attend_packed_on_tensor_cores(dev, packed_of<bf16>(a, MMA_ROWS), a->num_seqs);
+    return cri_cuda_has_wgmma(dev) ? attend_packed_by_wgmma(dev, packed_of<bf16>(a))
+                                   : attend_packed_on_tensor_cores(dev, packed_of<bf16>(a));
 }
 
 cr_status cri_cuda_attention(cr_device *dev, const cr_attention_args *a, cr_err *err)

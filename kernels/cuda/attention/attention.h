@@ -3,6 +3,7 @@
 #ifndef CR_CUDA_ATTENTION_H
 #define CR_CUDA_ATTENTION_H
 
+#include "kernels/cuda/attention/attention_pieces.h"
 #include "kernels/cuda/op.h"
 
 /* Rows of one head of [T, heads, D] from x on. */
@@ -23,59 +24,12 @@ static __device__ __forceinline__ void load_rows(float *tile, const head_rows<T>
     }
 }
 
-/* A piece of `rows` rows of one packed sequence, by block. */
-struct seq_piece {
-    int begin, len,
-        first; /* of the sequence in the batch, its rows; of the piece in it: >= len: no piece */
-};
-
-static __device__ __forceinline__ seq_piece piece_of_block(const int32_t *cu_seqlens,
-                                                           int64_t pieces_a_seq, int rows)
-{
-    int64_t s = blockIdx.x / pieces_a_seq;
-    int begin = cu_seqlens[s];
-
-    return seq_piece{begin, cu_seqlens[s + 1] - begin, (int)(blockIdx.x % pieces_a_seq) * rows};
-}
-
-/* Rows of a block, which share their keys. */
-struct block_rows {
-    int num;                        /* how many */
-    int num_keys, step;             /* row i sees keys below num_keys + i step */
-    int window;                     /* and not below that - window; 0: from the first */
-    int begin = 0, end = INT32_MAX; /* keys that the block takes, of those */
-};
-
-/* Of a piece of at most `most` rows. */
-static __device__ __forceinline__ block_rows rows_of_piece(const seq_piece &piece, int most,
-                                                           int window, bool is_bidirectional)
-{
-    int left = piece.len - piece.first;
-
-    return block_rows{left < most ? left : most, is_bidirectional ? piece.len : piece.first + 1,
-                      is_bidirectional ? 0 : 1, window};
-}
-
-/* The first key that any of the rows sees, and the end of what they see, of those that the block takes. */
-static __device__ __forceinline__ int first_key(const block_rows &rows)
-{
-    int first = rows.window > 0 && rows.num_keys > rows.window ? rows.num_keys - rows.window : 0;
-
-    return first > rows.begin ? first : rows.begin;
-}
-static __device__ __forceinline__ int last_key(const block_rows &rows)
-{
-    int end = rows.num_keys + (rows.num - 1) * rows.step;
-
-    return end < rows.end ? end : rows.end;
-}
-
 template <class T> struct packed_args {
     const T *q, *k, *v;
     T *o;
     float *lse;
     const int32_t *cu_seqlens;
-    int64_t pieces_a_seq;
+    int64_t num_seqs, max_seqlen;
     int window, num_heads, num_kv_heads, head_dim;
     float scale;
     bool is_bidirectional;
@@ -173,15 +127,14 @@ struct shares {
 cudaError_t add_shares(cr_device *dev, const cached_args<bf16> &a, const shares &s,
                        int64_t num_rows);
 
-cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a,
-                                          int64_t num_seqs);
+cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a);
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
                                           const shares &s, int64_t num_rows);
 cudaError_t attend_tiles_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
                                          bool has_stretches);
 /* attention_wgmma.cu: the same on a GPU that has wgmma; a block of packed rows has WGMMA_ROWS. */
 enum { WGMMA_ROWS = 128 };
-cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs);
+cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a);
 cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, const shares &s,
                                    int64_t num_rows);
 cudaError_t attend_tiles_by_wgmma(cr_device *dev, const cached_args<bf16> &a, bool has_stretches);

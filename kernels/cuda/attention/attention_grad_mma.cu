@@ -116,8 +116,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_keys_mma(grad_a
     DYNAMIC_SHARED(memory);
     SHARED(sums_of_tile, sums, 2);
     bf16 *stays = (bf16 *)(void *)memory, *stages = stays + 2 * STAY * D;
-    int kv = (int)blockIdx.y;
-    const seq_piece piece = piece_of_block(a.cu_seqlens, (a.max_seqlen + STAY - 1) / STAY, STAY);
+    int kv = head_of_block(a.num_kv_heads);
+    const seq_piece piece = piece_of_block(a.cu_seqlens, a.num_kv_heads, STAY, true);
     if (piece.first >= piece.len) return;
     tiles_to_come next = tiles_of_rows<PASS / 8>(a, rows_of_keys(a, piece, STAY), kv);
     const sequence<bf16> seq = sequence_of(a, piece, next.head);
@@ -162,8 +162,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_rows_mma(grad_a
     constexpr int PAIR = 2 * PASS * D;
     DYNAMIC_SHARED(memory);
     bf16 *stays = (bf16 *)(void *)memory, *stages = stays + 2 * STAY * D;
-    int head = (int)blockIdx.y;
-    const seq_piece piece = piece_of_block(a.cu_seqlens, (a.max_seqlen + STAY - 1) / STAY, STAY);
+    int head = head_of_block(a.num_heads);
+    const seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, STAY, false);
     if (piece.first >= piece.len) return;
     const sequence<bf16> seq = sequence_of(a, piece, head);
     const block_rows rows = rows_of_piece(piece, STAY, a.window, a.is_bidirectional);
@@ -201,12 +201,13 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_rows_mma(grad_a
 template <int D> static cudaError_t gradient(cr_device *dev, const grad_args<bf16> &a)
 {
     const int shared = TILES_OF * D * (int)sizeof(bf16);
-    const unsigned pieces = (unsigned)((a.max_seqlen + STAY - 1) / STAY * a.num_seqs);
-    cudaError_t code = launch_shared(
-        dev, grad_of_keys_mma<D>, dim3(pieces, (unsigned)a.num_kv_heads), MMA_THREADS, shared, a);
+    cudaError_t code = launch_shared(dev, grad_of_keys_mma<D>,
+                                     grid_of_pieces(a.num_kv_heads, a.num_seqs, a.max_seqlen, STAY),
+                                     MMA_THREADS, shared, a);
 
     if (code != cudaSuccess) return code;
-    return launch_shared(dev, grad_of_rows_mma<D>, dim3(pieces, (unsigned)a.num_heads), MMA_THREADS,
+    return launch_shared(dev, grad_of_rows_mma<D>,
+                         grid_of_pieces(a.num_heads, a.num_seqs, a.max_seqlen, STAY), MMA_THREADS,
                          shared, a);
 }
 

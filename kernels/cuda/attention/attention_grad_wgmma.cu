@@ -175,9 +175,8 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
     SHARED(barrier, stay, GROUPS);
     const stages<D, STAGES> s = {first_tile(memory), full, empty};
     const stages<D, GROUPS> stays = {s.memory + s.BYTES, stay, NULL};
-    int kv = (int)blockIdx.y, warp = (int)threadIdx.x / 32;
-    const seq_piece piece =
-        piece_of_block(a.cu_seqlens, (a.max_seqlen + BLOCK_ROWS - 1) / BLOCK_ROWS, BLOCK_ROWS);
+    int kv = head_of_block(a.num_kv_heads), warp = (int)threadIdx.x / 32;
+    const seq_piece piece = piece_of_block(a.cu_seqlens, a.num_kv_heads, BLOCK_ROWS, true);
     if (piece.first >= piece.len) return;
     rows_to_come<N> next = tiles_of_rows<N>(a, rows_of_keys(a, piece, BLOCK_ROWS), kv);
 
@@ -265,9 +264,8 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
     SHARED(barrier, full, STAGES);
     SHARED(barrier, empty, STAGES);
     const stages<D, STAGES> s = {first_tile(memory), full, empty};
-    int head = (int)blockIdx.y, warp = (int)threadIdx.x / 32;
-    seq_piece piece =
-        piece_of_block(a.cu_seqlens, (a.max_seqlen + BLOCK_ROWS - 1) / BLOCK_ROWS, BLOCK_ROWS);
+    int head = head_of_block(a.num_heads), warp = (int)threadIdx.x / 32;
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, BLOCK_ROWS, false);
     if (piece.first >= piece.len) return;
     const sequence<bf16> seq = sequence_of(a, piece, head);
     const block_rows rows = rows_of_piece(piece, BLOCK_ROWS, a.window, a.is_bidirectional);
@@ -318,7 +316,6 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
 template <int D> static cudaError_t gradient(cr_device *dev, const grad_args<bf16> &a)
 {
     const int shared = stages<D, STAGES>::BYTES + TILE_ATOM, stay = stages<D, GROUPS>::BYTES;
-    const unsigned pieces = (unsigned)((a.max_seqlen + BLOCK_ROWS - 1) / BLOCK_ROWS * a.num_seqs);
     const int64_t cols = (int64_t)a.num_heads * D, kv_cols = (int64_t)a.num_kv_heads * D;
     grad_maps maps;
     cudaError_t code = map_of_rows(dev, &maps.q, a.q, a.num_rows, cols, TILE_ROWS);
@@ -327,10 +324,12 @@ template <int D> static cudaError_t gradient(cr_device *dev, const grad_args<bf1
     if (code == cudaSuccess) code = map_of_rows(dev, &maps.k, a.k, a.num_rows, kv_cols, TILE_ROWS);
     if (code == cudaSuccess) code = map_of_rows(dev, &maps.v, a.v, a.num_rows, kv_cols, TILE_ROWS);
     if (code == cudaSuccess)
-        code = launch_shared(dev, grad_of_keys_wgmma<D>, dim3(pieces, (unsigned)a.num_kv_heads),
+        code = launch_shared(dev, grad_of_keys_wgmma<D>,
+                             grid_of_pieces(a.num_kv_heads, a.num_seqs, a.max_seqlen, BLOCK_ROWS),
                              GRAD_THREADS, shared + stay, maps, a);
     if (code != cudaSuccess) return code;
-    return launch_shared(dev, grad_of_rows_wgmma<D>, dim3(pieces, (unsigned)a.num_heads),
+    return launch_shared(dev, grad_of_rows_wgmma<D>,
+                         grid_of_pieces(a.num_heads, a.num_seqs, a.max_seqlen, BLOCK_ROWS),
                          GRAD_THREADS, shared, maps, a);
 }
 

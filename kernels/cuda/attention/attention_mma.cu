@@ -108,8 +108,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_packed_mma(packe
 {
     DYNAMIC_SHARED(memory);
     bf16 *tiles = (bf16 *)(void *)memory; /* K, K, V, V */
-    int head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads);
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, MMA_ROWS);
+    int head = head_of_block(a.num_heads), kv = head / (a.num_heads / a.num_kv_heads);
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, MMA_ROWS, false);
     if (piece.first >= piece.len) return;
     const block_rows rows = rows_of_piece(piece, MMA_ROWS, a.window, a.is_bidirectional);
     int64_t q_stride = (int64_t)a.num_heads * D, kv_stride = (int64_t)a.num_kv_heads * D,
@@ -130,19 +130,17 @@ template <int D> static int shared_bytes(bool has_stretches)
     return TILES * D + (has_stretches ? kept_bytes<D, MMA_THREADS>() : 0);
 }
 
-template <int D>
-static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
+template <int D> static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a)
 {
-    const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
+    const dim3 grid = grid_of_pieces(a.num_heads, a.num_seqs, a.max_seqlen, MMA_ROWS);
 
     return launch_shared(dev, attend_packed_mma<D>, grid, MMA_THREADS,
-                         shared_bytes<D>(a.pieces_a_seq * MMA_ROWS > SPLIT), a);
+                         shared_bytes<D>(a.max_seqlen > SPLIT), a);
 }
 
-cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a,
-                                          int64_t num_seqs)
+cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a)
 {
-    return a.head_dim == 64 ? packed<64>(dev, a, num_seqs) : packed<128>(dev, a, num_seqs);
+    return a.head_dim == 64 ? packed<64>(dev, a) : packed<128>(dev, a);
 }
 
 /* ---- cached ---- */

@@ -149,9 +149,9 @@ static __global__ void __launch_bounds__(threads_of<PACKED_GROUPS>(), 1)
     attend_packed_wgmma(const __grid_constant__ CUtensorMap k,
                         const __grid_constant__ CUtensorMap v, packed_args<bf16> a)
 {
-    int head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads),
+    int head = head_of_block(a.num_heads), kv = head / (a.num_heads / a.num_kv_heads),
         group = (int)threadIdx.x / GROUP_THREADS, warp = (int)threadIdx.x / 32 % 4;
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, WGMMA_ROWS);
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, WGMMA_ROWS, false);
     if (piece.first >= piece.len) return;
     const block_rows rows = rows_of_piece(piece, WGMMA_ROWS, a.window, a.is_bidirectional);
     piece.first += group * MMA_ROWS;
@@ -168,23 +168,21 @@ static __global__ void __launch_bounds__(threads_of<PACKED_GROUPS>(), 1)
                   a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads, a.scale);
 }
 
-template <int D>
-static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
+template <int D> static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a)
 {
-    const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
+    const dim3 grid = grid_of_pieces(a.num_heads, a.num_seqs, a.max_seqlen, WGMMA_ROWS);
     CUtensorMap k, v;
     cudaError_t code = map_of_rows(dev, &k, a.k, a.num_rows, a.num_kv_heads * D, KEYS);
 
     if (code == cudaSuccess) code = map_of_rows(dev, &v, a.v, a.num_rows, a.num_kv_heads * D, KEYS);
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_packed_wgmma<D>, grid, threads_of<PACKED_GROUPS>(),
-                         shared_bytes<D, PACKED_GROUPS>(a.pieces_a_seq * WGMMA_ROWS > SPLIT), k, v,
-                         a);
+                         shared_bytes<D, PACKED_GROUPS>(a.max_seqlen > SPLIT), k, v, a);
 }
 
-cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
+cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a)
 {
-    return a.head_dim == 64 ? packed<64>(dev, a, num_seqs) : packed<128>(dev, a, num_seqs);
+    return a.head_dim == 64 ? packed<64>(dev, a) : packed<128>(dev, a);
 }
 
 /* ---- cached ---- */
