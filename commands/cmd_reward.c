@@ -2,6 +2,7 @@
 #include "base/children.h"
 #include "commands/commands.h"
 #include "configs/configs.h"
+#include "exchange/exchange.h"
 #include "launch/endpoint.h"
 #include "scorers/reward_worker.h"
 

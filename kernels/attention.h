@@ -141,7 +141,7 @@ typedef struct cr_word_edits {
     const int32_t *biased; /* ids, each once */
     const float *bias;     /* [num_biased] is added to their logits */
     size_t num_biased;
-    float presence, frequency; /* subtracted if the response has the id, each time it has it */
+    float presence, frequency; /* subtracted if the response has the id; for each time it has */
     const int32_t *allowed, *banned; /* other ids, these ids cannot be drawn; one must be left */
     size_t num_allowed, num_banned;  /* num_allowed 0: all are allowed */
 } cr_word_edits;
