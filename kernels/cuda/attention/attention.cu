@@ -185,9 +185,8 @@ template <class T, int DPAD>
 static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packed_args<T> a)
 {
     DYNAMIC_SHARED(memory);
-    int D = a.head_dim, head = head_of_block(a.num_heads),
-        kv = head / (a.num_heads / a.num_kv_heads);
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, ROWS, false);
+    int D = a.head_dim, head = head_of_block(), kv = head / (a.num_heads / a.num_kv_heads);
+    seq_piece piece = piece_of_block(a.cu_seqlens, ROWS, false);
     if (piece.first >= piece.len) return;
     const block_rows rows = rows_of_piece(piece, ROWS, a.window, a.is_bidirectional);
     int end = last_key(rows);

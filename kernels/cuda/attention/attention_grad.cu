@@ -107,9 +107,9 @@ static __global__ void __launch_bounds__(THREADS, 1) grad_of_keys(grad_args<T> a
     constexpr int KEYS = keys_of(DPAD), PITCH = KEYS + 1;
     typedef mine<DPAD, KEYS> M;
     DYNAMIC_SHARED(memory);
-    int D = a.head_dim, kv = head_of_block(a.num_kv_heads), group = a.num_heads / a.num_kv_heads,
+    int D = a.head_dim, kv = head_of_block(), group = a.num_heads / a.num_kv_heads,
         d = (int)threadIdx.x % DPAD, j0 = (int)threadIdx.x / DPAD;
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_kv_heads, KEYS, true);
+    seq_piece piece = piece_of_block(a.cu_seqlens, KEYS, true);
     if (piece.first >= piece.len) return;
     int k0 = piece.first, last = k0 + KEYS < piece.len ? k0 + KEYS - 1 : piece.len - 1,
         end = a.window > 0 && a.window < piece.len - last ? last + a.window : piece.len;
@@ -155,9 +155,9 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
     constexpr int KEYS = keys_of(DPAD), PITCH = KEYS + 1;
     typedef mine<DPAD, ROWS> M;
     DYNAMIC_SHARED(memory);
-    int D = a.head_dim, head = head_of_block(a.num_heads), d = (int)threadIdx.x % DPAD,
+    int D = a.head_dim, head = head_of_block(), d = (int)threadIdx.x % DPAD,
         r0 = (int)threadIdx.x / DPAD;
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, ROWS, false);
+    seq_piece piece = piece_of_block(a.cu_seqlens, ROWS, false);
     if (piece.first >= piece.len) return;
     int i0 = piece.first, after = i0 + ROWS < piece.len ? i0 + ROWS : piece.len,
         end = a.is_bidirectional ? piece.len : after,

@@ -116,8 +116,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_keys_mma(grad_a
     DYNAMIC_SHARED(memory);
     SHARED(sums_of_tile, sums, 2);
     bf16 *stays = (bf16 *)(void *)memory, *stages = stays + 2 * STAY * D;
-    int kv = head_of_block(a.num_kv_heads);
-    const seq_piece piece = piece_of_block(a.cu_seqlens, a.num_kv_heads, STAY, true);
+    int kv = head_of_block();
+    const seq_piece piece = piece_of_block(a.cu_seqlens, STAY, true);
     if (piece.first >= piece.len) return;
     tiles_to_come next = tiles_of_rows<PASS / 8>(a, rows_of_keys(a, piece, STAY), kv);
     const sequence<bf16> seq = sequence_of(a, piece, next.head);
@@ -162,8 +162,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_rows_mma(grad_a
     constexpr int PAIR = 2 * PASS * D;
     DYNAMIC_SHARED(memory);
     bf16 *stays = (bf16 *)(void *)memory, *stages = stays + 2 * STAY * D;
-    int head = head_of_block(a.num_heads);
-    const seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, STAY, false);
+    int head = head_of_block();
+    const seq_piece piece = piece_of_block(a.cu_seqlens, STAY, false);
     if (piece.first >= piece.len) return;
     const sequence<bf16> seq = sequence_of(a, piece, head);
     const block_rows rows = rows_of_piece(piece, STAY, a.window, a.is_bidirectional);

@@ -175,8 +175,8 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
     SHARED(barrier, stay, GROUPS);
     const stages<D, STAGES> s = {first_tile(memory), full, empty};
     const stages<D, GROUPS> stays = {s.memory + s.BYTES, stay, NULL};
-    int kv = head_of_block(a.num_kv_heads), warp = (int)threadIdx.x / 32;
-    const seq_piece piece = piece_of_block(a.cu_seqlens, a.num_kv_heads, BLOCK_ROWS, true);
+    int kv = head_of_block(), warp = (int)threadIdx.x / 32;
+    const seq_piece piece = piece_of_block(a.cu_seqlens, BLOCK_ROWS, true);
     if (piece.first >= piece.len) return;
     rows_to_come<N> next = tiles_of_rows<N>(a, rows_of_keys(a, piece, BLOCK_ROWS), kv);
 
@@ -264,8 +264,8 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
     SHARED(barrier, full, STAGES);
     SHARED(barrier, empty, STAGES);
     const stages<D, STAGES> s = {first_tile(memory), full, empty};
-    int head = head_of_block(a.num_heads), warp = (int)threadIdx.x / 32;
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, BLOCK_ROWS, false);
+    int head = head_of_block(), warp = (int)threadIdx.x / 32;
+    seq_piece piece = piece_of_block(a.cu_seqlens, BLOCK_ROWS, false);
     if (piece.first >= piece.len) return;
     const sequence<bf16> seq = sequence_of(a, piece, head);
     const block_rows rows = rows_of_piece(piece, BLOCK_ROWS, a.window, a.is_bidirectional);

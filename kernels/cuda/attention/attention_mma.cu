@@ -108,8 +108,8 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_packed_mma(packe
 {
     DYNAMIC_SHARED(memory);
     bf16 *tiles = (bf16 *)(void *)memory; /* K, K, V, V */
-    int head = head_of_block(a.num_heads), kv = head / (a.num_heads / a.num_kv_heads);
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, MMA_ROWS, false);
+    int head = head_of_block(), kv = head / (a.num_heads / a.num_kv_heads);
+    seq_piece piece = piece_of_block(a.cu_seqlens, MMA_ROWS, false);
     if (piece.first >= piece.len) return;
     const block_rows rows = rows_of_piece(piece, MMA_ROWS, a.window, a.is_bidirectional);
     int64_t q_stride = (int64_t)a.num_heads * D, kv_stride = (int64_t)a.num_kv_heads * D,

@@ -11,24 +11,24 @@ struct seq_piece {
 };
 
 /* One head and piece of `rows` rows of a sequence is a block's. Blocks run in about their order: pieces with most work come first, with those
- * of all heads and sequences, so that the short ones fill up the end. Up to 65,535 pieces. */
+ * of all heads and sequences, so that the short ones fill up the end. Up to 65,535 sequences and pieces. */
 static inline dim3 grid_of_pieces(int64_t num_heads, int64_t num_seqs, int64_t max_seqlen, int rows)
 {
-    return dim3((unsigned)(num_heads * num_seqs), (unsigned)((max_seqlen + rows - 1) / rows));
+    return dim3((unsigned)num_heads, (unsigned)num_seqs,
+                (unsigned)((max_seqlen + rows - 1) / rows));
 }
-static __device__ __forceinline__ int head_of_block(int num_heads)
+static __device__ __forceinline__ int head_of_block(void)
 {
-    return (int)(blockIdx.x % (unsigned)num_heads);
+    return (int)blockIdx.x;
 }
 /* is_upwards: keys, of which the first are seen by most rows; otherwise rows, of which the last see most keys. */
-static __device__ __forceinline__ seq_piece piece_of_block(const int32_t *cu_seqlens, int num_heads,
-                                                           int rows, bool is_upwards)
+static __device__ __forceinline__ seq_piece piece_of_block(const int32_t *cu_seqlens, int rows,
+                                                           bool is_upwards)
 {
-    unsigned s = blockIdx.x / (unsigned)num_heads,
-             i = is_upwards ? blockIdx.y : gridDim.y - 1 - blockIdx.y;
-    int begin = cu_seqlens[s];
+    unsigned i = is_upwards ? blockIdx.z : gridDim.z - 1 - blockIdx.z;
+    int begin = cu_seqlens[blockIdx.y];
 
-    return seq_piece{begin, cu_seqlens[s + 1] - begin, (int)i * rows};
+    return seq_piece{begin, cu_seqlens[blockIdx.y + 1] - begin, (int)i * rows};
 }
 
 /* Rows of a block, which share their keys. */

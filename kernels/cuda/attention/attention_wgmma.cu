@@ -149,9 +149,9 @@ static __global__ void __launch_bounds__(threads_of<PACKED_GROUPS>(), 1)
     attend_packed_wgmma(const __grid_constant__ CUtensorMap k,
                         const __grid_constant__ CUtensorMap v, packed_args<bf16> a)
 {
-    int head = head_of_block(a.num_heads), kv = head / (a.num_heads / a.num_kv_heads),
+    int head = head_of_block(), kv = head / (a.num_heads / a.num_kv_heads),
         group = (int)threadIdx.x / GROUP_THREADS, warp = (int)threadIdx.x / 32 % 4;
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.num_heads, WGMMA_ROWS, false);
+    seq_piece piece = piece_of_block(a.cu_seqlens, WGMMA_ROWS, false);
     if (piece.first >= piece.len) return;
     const block_rows rows = rows_of_piece(piece, WGMMA_ROWS, a.window, a.is_bidirectional);
     piece.first += group * MMA_ROWS;
