@@ -181,8 +181,10 @@ static __device__ __forceinline__ void finish(const state<T, DPAD> &st, const sh
 
 /* ---- packed ---- */
 
+/* Heads of 256 have 86 KB of shared memory a block: no 4 of them fit on a multiprocessor, whose registers need not be divided by 4. */
 template <class T, int DPAD>
-static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packed_args<T> a)
+static __global__ void __launch_bounds__(THREADS_A_BLOCK, DPAD > 128 ? 3 : 4)
+    attend_packed(packed_args<T> a)
 {
     DYNAMIC_SHARED(memory);
     int D = a.head_dim, head = head_of_block(), kv = head / (a.num_heads / a.num_kv_heads);
