@@ -113,7 +113,8 @@ typedef struct cr_head_args {
     /* More of each row, with the log-probs of the same z and log-sum (equal bits for one word). */
     cr_mem *rank;    /* [R] int32: 1 + words whose z is above that of the label */
     int64_t num_top; /* the words with the largest z, falling; of equal ones the lower id first */
-    cr_mem *top_ids, *top_log_prob; /* [R, num_top] int32, float32; -1, -inf: no more kept */
+    cr_mem *top_ids,
+        *top_log_prob; /* [R, num_top] int32, float32; -1, -inf: no more words are kept */
     int64_t num_chosen;
     const cr_mem *chosen_ids; /* [R, num_chosen] int32 below V; -1: none */
     cr_mem *chosen_log_prob;  /* [R, num_chosen] float32; -inf: none, or not a kept word */
