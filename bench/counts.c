@@ -444,7 +444,7 @@ static cr_status count_sync(cr_world *world, cr_model *model, cr_device *dev, cr
         cr_wrap_policy policy = {0};
         cr_weight_copy *copy;
         CR_TRY(cr_mesh_shape_init(&shape, 1, 0, 1, 1, 0, err));
-        CR_TRY(cr_weight_copy_create(model, dev, &policy, 1, CR_BF16, &copy, err));
+        CR_TRY(cr_weight_copy_create(model, dev, &policy, &shape, CR_BF16, &copy, err));
         for (int i = 0; i < 2; i++) {
             before = now;
             CR_TRY(cr_weight_sync_receive(copy, group, &shape, err));
