@@ -73,6 +73,16 @@ cr_status cr_role_call_read(cr_role_call *call, const char *name, cr_batch_colum
     return CR_OK;
 }
 
+cr_status cr_role_call_add_sums(const cr_role_call *call, cr_train_sums *sums, cr_err *err)
+{
+    for (int part = 0; part < call->deal.num; part++) {
+        cr_train_sums one = {0};
+        CR_TRY(cr_train_sums_read(&call->replies[part * call->num_each], &one, err));
+        cr_train_sums_add(sums, &one, /*is_same_update=*/part > 0);
+    }
+    return CR_OK;
+}
+
 void cr_role_call_free(cr_role_call *call)
 {
     for (int i = 0; call->replies && i < call->num; i++)

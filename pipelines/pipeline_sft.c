@@ -236,12 +236,8 @@ static cr_status update(sft *s, const uint32_t *rows, uint64_t num_learnt, float
     cr_record_add(&command, CR_FIELD_LR, CR_RECORD_FLOAT32, &lr, 1);
     cr_record_add(&command, CR_FIELD_COUNTS, CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
     cr_record_set_int(&command, CR_FIELD_MINIS, 1);
-    cr_note(cr_role_call_run(s->run, &call, err));
-    for (int i = 0; i < call.deal.num && err->status == CR_OK; i++) {
-        cr_train_sums one = {0};
-        cr_note(cr_train_sums_read(&call.replies[i * call.num_each], &one, err));
-        cr_train_sums_add(sums, &one, /*is_same_update=*/i > 0);
-    }
+    if (cr_role_call_run(s->run, &call, err) == CR_OK)
+        cr_note(cr_role_call_add_sums(&call, sums, err));
     cr_role_call_free(&call);
     cr_record_free(&command);
     cr_sample_batch_free(&batch);

@@ -105,12 +105,8 @@ static cr_status ask(epoch *e, cr_train_sums *sums, cr_metrics *m, cr_err *err)
 
     if (old_from != CR_OLD_COMPUTED) call.columns &= ~(1U << CR_COLUMN_OLD);
     fill_command(e, old_from, &command);
-    cr_note(cr_role_call_run(e->run, &call, err));
-    for (int part = 0; part < e->num_batches && err->status == CR_OK; part++) {
-        cr_train_sums sum = {0};
-        cr_note(cr_train_sums_read(&call.replies[part * call.num_each], &sum, err));
-        cr_train_sums_add(sums, &sum, /*is_same_update=*/part > 0);
-    }
+    if (cr_role_call_run(e->run, &call, err) == CR_OK)
+        cr_note(cr_role_call_add_sums(&call, sums, err));
     if (err->status == CR_OK && cr_record_has(&call.replies[0], old))
         cr_note(cr_role_call_read(&call, old, CR_COLUMN_OLD, err));
     cr_role_call_free(&call);
