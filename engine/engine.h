@@ -7,7 +7,7 @@
  * sample and chunks of waiting prompts. When blocks run out the youngest sample gives its up and is
  * computed again later.
  *
- * A sample's tokens depend on the weights, its prompt, its settings and (seed, sample id, place)
+ * A sample's tokens depend on the weights, its prompt, its settings and (seed, sample id, position)
  * only: not on its neighbours, on limits, on preemption, or on the rank. Log-probs are the raw
  * model's or those of the distribution that was sampled, with the bits of a packed forward
  * (docs/sampling.md).

@@ -1,6 +1,5 @@
 /* engine_step.c -- one step of an engine (see engine_impl.h): samples that are taken in, the blocks
  * they hold, the rows of the forward, and the tokens that come of it. */
-#include "base/rng.h"
 #include "engine/engine_impl.h"
 
 #include <math.h>
@@ -366,10 +365,9 @@ void cri_prepare_draws(cri_seq *const *seqs, int64_t num, cr_draw_row *rows, cr_
     for (int64_t i = 0; i < num; i++) {
         cri_seq *s = seqs[i];
         const cri_group *g = s->group;
-        uint32_t word[4];
-        cr_rng_philox(g->how.seed, CR_RNG_SAMPLE, s->id, (uint64_t)s->num_output, word);
-        rows[i] = cr_draw_row_of(&g->how, &g->ends, cr_rng_float(word[0]), g->prompt,
-                                 (size_t)g->num_prompt, s->output, (size_t)s->num_output);
+        float u = cr_draw_number(g->how.seed, s->id, (uint64_t)fill_to(s));
+        rows[i] = cr_draw_row_of(&g->how, &g->ends, u, g->prompt, (size_t)g->num_prompt, s->output,
+                                 (size_t)s->num_output);
         if (s->banned) cr_draw_row_ban_words(&rows[i], &g->how, s->banned);
         out[i] = (cr_drawn){.kept = s->num_kept ? &s->kept : NULL};
         if (g->how.num_top) {

@@ -1,6 +1,8 @@
 /* sampling.c -- see sampling.h. */
 #include "engine/sampling.h"
 
+#include "base/rng.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,6 +78,14 @@ cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t 
         "every id that is allowed ends the sample before min_new_tokens (%lld) or is the "
         "last of a bad word: no id is left to draw",
         (long long)how->min_new_tokens);
+}
+
+float cr_draw_number(uint64_t seed, uint64_t sample_id, uint64_t position)
+{
+    uint32_t word[4];
+
+    cr_rng_philox(seed, CR_RNG_SAMPLE, sample_id, position, word);
+    return cr_rng_float(word[0]);
 }
 
 cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float u,

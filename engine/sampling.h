@@ -20,6 +20,9 @@ bool cr_any_id_left(const cr_generating *how, const cr_ends *ends, int64_t vocab
 CR_MUST cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t vocab_size,
                                  cr_err *err);
 
+/* The number in [0, 1) that draws the token at `position` of a sequence, counted from the prompt's first token: a turn that goes on
+ * from ids that were drawn before draws anew, and what is continued draws what the whole would have drawn. */
+float cr_draw_number(uint64_t seed, uint64_t sample_id, uint64_t position);
 /* u: in [0, 1). prompt and output are the history that penalties look at. All is borrowed; ends are read while
  * min_new_tokens are not there. */
 cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float u,

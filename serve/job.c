@@ -207,11 +207,9 @@ static cr_draw_row draw_of(cr_job *job, size_t index)
     const cr_serve_prompt *p = &r->prompts[index / n];
     cr_generating how = generating_of(r, index / n);
     size_t num_banned = job->ends.num + how.bad_words.num;
-    uint32_t word[4];
-    cr_draw_row row;
+    cr_draw_row row = cr_draw_row_of(&how, &job->ends, cr_draw_number(how.seed, j, p->num_ids),
+                                     p->ids, p->num_ids, NULL, 0);
 
-    cr_rng_philox(how.seed, CR_RNG_SAMPLE, j, 0, word);
-    row = cr_draw_row_of(&how, &job->ends, cr_rng_float(word[0]), p->ids, p->num_ids, NULL, 0);
     if (how.bad_words.num)
         cr_draw_row_ban_words(&row, &how, cr_arena_alloc(job->arena, num_banned * sizeof(int32_t)));
     return row;

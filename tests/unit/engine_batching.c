@@ -277,7 +277,7 @@ static void test_log_probs_are_those_of_training(void **state)
  * compute the last row of the prompt again, for its logits. */
 static void test_prompt_is_computed_once(void **state)
 {
-    int32_t ends[30];
+    int32_t ends[12];
     request q = make_request(0);
 
     (void)state;
@@ -285,13 +285,14 @@ static void test_prompt_is_computed_once(void **state)
     q.num_samples = 8;
     for (int i = 0; i < 160; i++)
         q.prompt[i] = 10 + i % 60;
-    for (int i = 0; i < 30; i++)
-        ends[i] = 3 * i;
+    for (int i = 0; i < 12; i++)
+        ends[i] = 7 * i;
     for (size_t i = 0; i < 8; i++)
         q.sample_ids[i] = i;
     q.how = plain;
+    q.how.max_new_tokens = 80, q.how.seed = 7; /* with it no running samples end together */
     q.how.stop_ids = ends; /* answers of many lengths, so that slots become free one by one */
-    q.how.num_stop_ids = 30;
+    q.how.num_stop_ids = 12;
     for (int running = 8; running >= 3; running -= 5) {
         bench b = bench_open(CR_F32, 1, blocks(running, 512, 100));
         answers *a = CR_NEW(answers);
@@ -474,6 +475,35 @@ static void test_refusals(void **state)
     bench_close(&b);
 }
 
+/* A prompt that ends with a sample's first tokens goes on as the sample did: draws depend on positions in the sequence. */
+static void test_continued_samples(void **state)
+{
+    enum { WHOLE = 20, FIRST = 7 };
+    answers *whole = CR_NEW(answers), *rest = CR_NEW(answers);
+    bench b = bench_open(CR_F32, 1, (cr_engine_limits){.max_running = 8});
+
+    (void)state;
+    for (int g = 0; g < 4; g++) {
+        request q = make_request(g);
+        q.num_samples = 1, q.how.max_new_tokens = WHOLE, q.how.ignores_eos = true;
+        if (q.how.temperature == 0) q.how.temperature = 1.3f;
+        submit(&b, &q);
+        finish(&b, whole);
+        memcpy(q.prompt + q.num_prompt, whole->of[g][0].ids, FIRST * sizeof *q.prompt);
+        q.num_prompt += FIRST, q.how.max_new_tokens -= FIRST;
+        submit(&b, &q);
+        finish(&b, rest);
+        assert_int_equal(rest->of[g][0].num_ids, WHOLE - FIRST);
+        assert_memory_equal(rest->of[g][0].ids, whole->of[g][0].ids + FIRST,
+                            (WHOLE - FIRST) * sizeof *q.prompt);
+        assert_memory_equal(rest->of[g][0].log_probs, whole->of[g][0].log_probs + FIRST,
+                            (WHOLE - FIRST) * sizeof(float));
+    }
+    bench_close(&b);
+    free_answers(whole);
+    free_answers(rest);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -481,6 +511,7 @@ int main(void)
         cmocka_unit_test(test_lanes_run_experts),
         cmocka_unit_test(test_log_probs_are_those_of_training),
         cmocka_unit_test(test_prompt_is_computed_once),
+        cmocka_unit_test(test_continued_samples),
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_refusals),
     };
