@@ -437,6 +437,7 @@ cr_status cri_formula_schedule(cri_formula_request *r, const json_t *body, cri_f
     enum { MAX_STEPS = 1000000 };
     const char *names[CR_NUM_SCHEDULES + 1];
     int kind = CR_LR_LINEAR;
+    cr_lr_schedule schedule;
     double rate = 0, warmup = 0, steps = 0, *lr;
     const cri_formula_field fields[] = {
         {"lr_scheduler_type", CRI_F_CHOICE, CRI_F_REQUIRED, &kind, names},
@@ -451,9 +452,10 @@ cr_status cri_formula_schedule(cri_formula_request *r, const json_t *body, cri_f
     if (steps > MAX_STEPS)
         return cr_fail(a->err, CR_EARG, "max_steps is %.0f, but at most %d rates are listed", steps,
                        MAX_STEPS);
+    schedule = (cr_lr_schedule){(cr_schedule)kind, rate, (int64_t)warmup, (int64_t)steps};
     lr = cri_numbers(r, (size_t)steps + 1);
-    for (int64_t k = 0; k <= (int64_t)steps; k++)
-        lr[k] = cr_learning_rate((cr_schedule)kind, rate, (int64_t)warmup, (int64_t)steps, k);
+    for (int64_t k = 0; k <= schedule.max_steps; k++)
+        lr[k] = cr_learning_rate(&schedule, k);
     cri_put_list(a, "lr", lr, (size_t)steps + 1);
     return a->err->status;
 }

@@ -10,19 +10,16 @@
 
 void cr_learning_init(cr_learning *l, const cr_config *c)
 {
+    int64_t updates;
+
     *l = (cr_learning){.config = c, .kl_coef = c->algorithm.advantage.kl_coef};
     l->moments = CR_NEW_ARRAY(cr_moments, c->num_rewards);
     for (size_t d = 0; d < c->num_rewards; d++)
         l->moments[d] = (cr_moments){0, 1, 1e-24};
     l->mini_size = cr_worker_num_batches(&c->train) * cr_worker_batch_samples(&c->train);
-    l->schedule_steps = c->max_steps * c->rollout_batch_size * c->group_size *
-                        c->algorithm.ppo_epochs / l->mini_size;
-    if (l->schedule_steps < 1) l->schedule_steps = 1;
-    l->warmup_steps =
-        c->train.training.warmup_steps
-            ? c->train.training.warmup_steps
-            : (int64_t)ceil((double)l->schedule_steps * c->train.training.warmup_ratio);
-    l->schedule = c->train.training.lr_scheduler_type;
+    updates = c->max_steps * c->rollout_batch_size * c->group_size * c->algorithm.ppo_epochs /
+              l->mini_size;
+    l->schedule = cr_worker_schedule(&c->train, updates < 1 ? 1 : updates);
 }
 
 void cr_learning_free(cr_learning *l)

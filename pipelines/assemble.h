@@ -20,8 +20,8 @@ typedef struct cr_learning {
     bool has_differed;   /* log-probs of the sampler from those of training, in this process */
     cr_moments *moments; /* [num_rewards] */
     /* derived once */
-    cr_schedule schedule;
-    int64_t schedule_steps, warmup_steps, mini_size;
+    cr_lr_schedule schedule;
+    int64_t mini_size;
 } cr_learning;
 
 void cr_learning_init(cr_learning *l, const cr_config *config);

@@ -335,10 +335,7 @@ void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_
     double updates = (double)(s->num_updates > 0 ? s->num_updates : 1),
            tokens = x->num_tokens > 0 ? x->num_tokens : 1, diff = 0;
 
-    cr_metrics_set(m,
-                   cr_learning_rate(l->schedule, l->config->train.training.learning_rate,
-                                    l->warmup_steps, l->schedule_steps,
-                                    l->updates > 0 ? l->updates - 1 : 0),
+    cr_metrics_set(m, cr_learning_rate(&l->schedule, l->updates > 0 ? l->updates - 1 : 0),
                    "actor/lr");
     cr_metrics_set(m, updates, "actor/backward_steps");
     cr_metrics_set(m, x->pg_loss / updates, "actor/pg_loss");

@@ -1,14 +1,13 @@
 /* pipeline_sft.c -- supervised fine-tuning: one optimizer update a step, over rows in file order or, with
  * shuffle, in a new order each epoch; the loss of a validation set before step 0, every eval_steps and
  * after the last step. */
-#include "actors/packing.h"
 #include "base/rng.h"
 #include "configs/worker.h"
-#include "data/prompts.h"
 #include "exchange/record.h"
 #include "launch/role_call.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/saver.h"
+#include "pipelines/sft_rows.h"
 #include "reports/metrics.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
@@ -29,58 +28,10 @@ typedef struct sft {
     size_t batch;    /* rows of a step: dp * b * GA */
     uint32_t *order; /* rows of the epoch that runs */
     int64_t epoch;   /* that order is of, -1: none yet */
-    int64_t num_steps, schedule_steps, warmup;
-    cr_schedule schedule;
+    int64_t num_steps;
+    cr_lr_schedule schedule;
     cr_saver saver;
 } sft;
-
-/* The first token has nothing to be predicted from, so it is always of the prompt. */
-static size_t prompt_of(const cr_row *row)
-{
-    return row->num_prompt ? row->num_prompt : 1;
-}
-
-static size_t num_learnt(const cr_row *row)
-{
-    size_t num = 0;
-
-    for (size_t t = prompt_of(row); t < row->num_ids; t++)
-        num += !row->learns || row->learns[t];
-    return num;
-}
-
-/* Rows that are cut before their answer begins have nothing to learn. */
-static cr_status check_answers(const sft *s, const cr_dataset *data, const char *what, cr_err *err)
-{
-    size_t num_empty = 0;
-
-    for (size_t i = 0; i < data->num_rows; i++)
-        num_empty += num_learnt(&data->rows[i]) == 0;
-    if (num_empty && num_empty == data->num_rows)
-        return cr_fail(
-            err, CR_ECONFIG,
-            "%s: no row has a token of its answer within sequence_length %lld (raise it)", what,
-            (long long)s->c->sequence_length);
-    if (num_empty)
-        cr_log(CR_LOG_WARN, "sft",
-               "%s: %zu of %zu rows have no token of their answer within sequence_length %lld",
-               what, num_empty, data->num_rows, (long long)s->c->sequence_length);
-    return CR_OK;
-}
-
-static cr_status load_files(sft *s, cr_dataset *data, const cr_worker_config *from, cr_err *err)
-{
-    cr_prompt_maker maker = {
-        .config = s->c, .from = from, .tokenizer = s->tokenizer, .chat = s->chat};
-
-    for (size_t i = 0; i < from->data.num_file_names; i++)
-        CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_sft, &maker, err));
-    cr_prompt_report(&maker, from->name);
-    if (!data->num_rows)
-        return cr_fail(err, CR_ECONFIG, "%s: its files (%s%s) have no row to take", from->name,
-                       from->data.file_names[0], from->data.num_file_names > 1 ? ", .." : "");
-    return check_answers(s, data, from->name, err);
-}
 
 static cr_status load(sft *s, cr_err *err)
 {
@@ -88,27 +39,25 @@ static cr_status load(sft *s, cr_err *err)
 
     CR_TRY(cr_tokenizer_open(w->model_path, &s->tokenizer, err));
     CR_TRY(cr_chat_open(w->model_path, &s->chat, err));
-    CR_TRY(load_files(s, &s->data, w, err));
-    if (s->c->has_validation) CR_TRY(load_files(s, &s->validation, &s->c->validation, err));
+    CR_TRY(cr_sft_load(&s->data, s->c, w, s->tokenizer, s->chat, err));
+    if (s->c->has_validation)
+        CR_TRY(cr_sft_load(&s->validation, s->c, &s->c->validation, s->tokenizer, s->chat, err));
     s->batch = (size_t)(cr_worker_num_batches(w) * cr_worker_batch_samples(w));
     if (s->data.num_rows < s->batch)
         return cr_fail(err, CR_ECONFIG, "the data has %zu row%s, a step takes %zu",
                        s->data.num_rows, s->data.num_rows == 1 ? "" : "s", s->batch);
     s->order = CR_NEW_ARRAY(uint32_t, s->data.num_rows);
     s->epoch = -1;
-    s->schedule_steps =
-        (int64_t)ceil(w->training.num_train_epochs * (double)(s->data.num_rows / s->batch));
-    s->num_steps = s->schedule_steps < s->c->max_steps ? s->schedule_steps : s->c->max_steps;
-    if (s->num_steps < s->schedule_steps)
+    s->schedule = cr_worker_schedule(
+        w, (int64_t)ceil(w->training.num_train_epochs * (double)(s->data.num_rows / s->batch)));
+    s->num_steps =
+        s->schedule.max_steps < s->c->max_steps ? s->schedule.max_steps : s->c->max_steps;
+    if (s->num_steps < s->schedule.max_steps)
         cr_log(
             CR_LOG_INFO, "sft",
             "max_steps ends the run after %lld steps; the schedule of the learning rate goes over "
             "the %lld of num_train_epochs",
-            (long long)s->num_steps, (long long)s->schedule_steps);
-    s->warmup = w->training.warmup_steps
-                    ? w->training.warmup_steps
-                    : (int64_t)ceil((double)s->schedule_steps * w->training.warmup_ratio);
-    s->schedule = w->training.lr_scheduler_type;
+            (long long)s->num_steps, (long long)s->schedule.max_steps);
     return CR_OK;
 }
 
@@ -127,37 +76,6 @@ static const uint32_t *rows_of(sft *s, int64_t step)
     return s->order + (size_t)(step % per_epoch) * s->batch;
 }
 
-/* ---- rows for ranks ---- */
-
-/* Rows as samples: what follows the prompt is the response, `learns` its mask. rows [num]: which of `from`; NULL: the
- * first num. A sample's id is its place in rows; a row without any token is no sample. */
-static void make_batch(const cr_row *from, const uint32_t *rows, size_t num, cr_sample_batch *b)
-{
-    bool has_mask = false;
-    size_t n = 0;
-
-    cr_sample_batch_init(b, num);
-    for (size_t i = 0; i < num; i++) {
-        const cr_row *row = &from[rows ? rows[i] : i];
-        size_t prompt = prompt_of(row);
-        if (row->num_ids < prompt) continue;
-        b->samples[n++] = (struct cr_batch_sample){.id = i,
-                                                   .prompt = row->ids,
-                                                   .response = row->ids + prompt,
-                                                   .num_prompt = prompt,
-                                                   .num_response = row->num_ids - prompt};
-        has_mask = has_mask || row->learns;
-    }
-    b->num = n;
-    cr_sample_batch_count(b);
-    for (size_t k = 0; k < n && has_mask; k++) {
-        const cr_row *row = &from[rows ? rows[b->samples[k].id] : b->samples[k].id];
-        double *mask = cr_sample_batch_add(b, CR_COLUMN_MASK) + b->start[k];
-        for (size_t t = prompt_of(row); t < row->num_ids; t++)
-            *mask++ = !row->learns || row->learns[t];
-    }
-}
-
 /* ---- validation ---- */
 
 /* Log-probs of rows [first, end) of the validation set; nll: [end - first] zeros, then sums of each row. */
@@ -166,7 +84,7 @@ static cr_status ask_log_probs(sft *s, size_t first, size_t end, double *nll, cr
     cr_sample_batch batch;
     cr_role_call call = {.role = CR_ROLE_TRAIN, .ask = CR_ASK_LOG_PROBS, .batch = &batch};
 
-    make_batch(s->validation.rows + first, NULL, end - first, &batch);
+    cr_sft_batch(s->validation.rows + first, NULL, end - first, &batch);
     if (cr_role_call_run(s->run, &call, err) == CR_OK)
         cr_note(cr_role_call_read(&call, CR_FIELD_LOG_PROBS, CR_COLUMN_LOG_PROBS, err));
     for (size_t k = 0; k < batch.num && err->status == CR_OK; k++) {
@@ -191,7 +109,7 @@ static cr_status validate(sft *s, const char *name, cr_metrics *m, cr_err *err)
         cr_note(ask_log_probs(s, first, n - first < per ? n : first + per, nll + first, err));
     for (size_t i = 0; i < n; i++) {
         sum += nll[i];
-        tokens += (double)num_learnt(&s->validation.rows[i]);
+        tokens += (double)cr_sft_num_learnt(&s->validation.rows[i]);
     }
     cr_free(nll);
     CR_TRY(err->status);
@@ -201,22 +119,6 @@ static cr_status validate(sft *s, const char *name, cr_metrics *m, cr_err *err)
 }
 
 /* ---- training ---- */
-
-/* Which rows of the step's batch go to which rank, so that tokens balance: the gradient does not depend on it. */
-static cr_deal deal_rows(const sft *s, const cr_sample_batch *b, uint32_t *order, int32_t *part)
-{
-    size_t *tokens = CR_NEW_ARRAY(size_t, b->num);
-
-    for (size_t i = 0; i < b->num; i++) {
-        tokens[i] = b->samples[i].num_prompt + b->samples[i].num_response;
-        order[i] = (uint32_t)i;
-    }
-    cr_packing_deal_mini(tokens, (int)cr_worker_num_batches(&s->c->train),
-                         (size_t)s->c->train.training.per_device_train_batch_size, order, b->num,
-                         part);
-    cr_free(tokens);
-    return (cr_deal){.order = order, .part = part};
-}
 
 /* One update over these rows, of which num_learnt tokens are learnt. */
 static cr_status update(sft *s, const uint32_t *rows, uint64_t num_learnt, float lr,
@@ -230,8 +132,8 @@ static cr_status update(sft *s, const uint32_t *rows, uint64_t num_learnt, float
     cr_role_call call = {
         .role = CR_ROLE_TRAIN, .ask = CR_ASK_SFT_STEP, .command = &command, .batch = &batch};
 
-    make_batch(s->data.rows, rows, s->batch, &batch);
-    call.deal = deal_rows(s, &batch, order, part);
+    cr_sft_batch(s->data.rows, rows, s->batch, &batch);
+    call.deal = cr_sft_deal(&s->c->train, &batch, order, part);
     call.columns = cr_sample_batch_columns(&batch);
     cr_record_add(&command, CR_FIELD_LR, CR_RECORD_FLOAT32, &lr, 1);
     cr_record_add(&command, CR_FIELD_COUNTS, CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
@@ -251,11 +153,10 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
     const uint32_t *rows = rows_of(s, step);
     double start = cr_now_s(), tokens = 0;
     cr_train_sums sums = {0};
-    float lr = (float)cr_learning_rate(s->schedule, s->c->train.training.learning_rate, s->warmup,
-                                       s->schedule_steps, step);
+    float lr = (float)cr_learning_rate(&s->schedule, step);
 
     for (size_t i = 0; i < s->batch; i++)
-        tokens += (double)num_learnt(&s->data.rows[rows[i]]);
+        tokens += (double)cr_sft_num_learnt(&s->data.rows[rows[i]]);
     if (tokens < 1) tokens = 1;
     CR_TRY(update(s, rows, (uint64_t)tokens, lr, &sums, err));
     if (sums.num_skipped)
@@ -270,17 +171,10 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
     return CR_OK;
 }
 
-static cr_status save(sft *s, int64_t step, cr_err *err)
-{
-    const char *folder;
-
-    CR_TRY(cr_saver_begin(&s->saver, step, &folder, err));
-    return cr_saver_start(&s->saver, err);
-}
-
 static cr_status steps(sft *s, const char *resume_path, cr_err *err)
 {
     cr_run *run = s->run;
+    const char *folder;
     cr_metrics m = {0};
 
     if (resume_path) cr_note(cr_saver_resume(&s->saver, resume_path, err));
@@ -297,7 +191,10 @@ static cr_status steps(sft *s, const char *resume_path, cr_err *err)
         should_save =
             is_last || cr_run_should_stop() || (run->step > 0 && run->step % s->c->save_steps == 0);
         CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
-        if (should_save) CR_TRY_GOTO(out, save(s, run->step, err));
+        if (should_save) {
+            CR_TRY_GOTO(out, cr_saver_begin(&s->saver, run->step, &folder, err));
+            CR_TRY_GOTO(out, cr_saver_start(&s->saver, err));
+        }
         cr_metrics_set(&m, cr_now_s() - start, "time/step_total");
         CR_TRY_GOTO(out, cr_tracker_log(run->tracker, run->step, &m, err));
         cr_view_step(run->view, run->step, &m, cr_now_s() - start);

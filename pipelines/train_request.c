@@ -72,8 +72,7 @@ static void deal(epoch *e, uint64_t number)
     cri_weigh_samples(l, e->b, e->mini, e->num_minis);
     count_masks(e);
     for (int64_t k = 0; k < e->num_minis; k++)
-        e->lr[k] = (float)cr_learning_rate(l->schedule, w->training.learning_rate, l->warmup_steps,
-                                           l->schedule_steps, l->updates + k);
+        e->lr[k] = (float)cr_learning_rate(&l->schedule, l->updates + k);
     cr_free(tokens);
 }
 

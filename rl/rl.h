@@ -114,9 +114,14 @@ typedef enum cr_schedule {
     CR_NUM_SCHEDULES
 } cr_schedule;
 extern const char *const cr_schedule_names[CR_NUM_SCHEDULES];
-/* Learning rate of update k (from 0), Hugging Face's schedules. */
-double cr_learning_rate(cr_schedule kind, double learning_rate, int64_t warmup_steps,
-                        int64_t max_steps, int64_t k);
+/* The learning rate over a run of max_steps updates. */
+typedef struct cr_lr_schedule {
+    cr_schedule kind;
+    double learning_rate; /* its maximum */
+    int64_t warmup_steps, max_steps;
+} cr_lr_schedule;
+/* Of update k (from 0), Hugging Face's schedules. */
+double cr_learning_rate(const cr_lr_schedule *s, int64_t k);
 
 typedef enum cr_filter { CR_FILTER_NONE, CR_FILTER_MEAN, CR_FILTER_STD } cr_filter;
 typedef struct cr_query_filter {

@@ -35,7 +35,7 @@ static void c23_schedules_are_transformers(void **state)
                 steps = json_integer_value(json_object_get(one, "steps"));
         const json_t *values = json_object_get(one, "values");
         for (size_t k = 0; k < json_array_size(values); k++, num++)
-            check_near(cr_learning_rate(kind, lr, warmup, steps, (int64_t)k),
+            check_near(cr_learning_rate(&(cr_lr_schedule){kind, lr, warmup, steps}, (int64_t)k),
                        json_number_value(json_array_get(values, k)), 1e-12 * lr);
         met |= 1u << kind;
     }
@@ -52,7 +52,8 @@ static void c23_every_rate_is_a_number(void **state)
         for (int64_t warmup = 0; warmup < 5; warmup++)
             for (int64_t steps = 0; steps < 5; steps++)
                 for (int64_t k = 0; k < 8; k++) {
-                    double lr = cr_learning_rate((cr_schedule)kind, 1e-3, warmup, steps, k);
+                    double lr = cr_learning_rate(
+                        &(cr_lr_schedule){(cr_schedule)kind, 1e-3, warmup, steps}, k);
                     assert_true(lr >= 0 && lr <= 1e-3);
                 }
 }
