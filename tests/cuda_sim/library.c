@@ -274,14 +274,14 @@ static void products_of_the_same_rows(void **state)
     }
 }
 
-/* The first algorithm that the heuristic has is not the only one. */
-static void second_algorithm(void **state)
+/* Of the heuristic's algorithms the first splits k, the second breaks its word. */
+static void third_algorithm(void **state)
 {
     static float y[M * N];
     place p;
 
     (void)state;
-    all_rows(CR_BF16, "library", "second", y, &p);
+    all_rows(CR_BF16, "library", "third", y, &p);
     place_close(&p);
     assert_int_equal(p.products.num_taken, 1);
 }
@@ -319,7 +319,7 @@ int main(void)
                                        cmocka_unit_test(left_to_own_kernels),
                                        cmocka_unit_test(few_rows_by_what_is_for_them),
                                        cmocka_unit_test(products_of_the_same_rows),
-                                       cmocka_unit_test(second_algorithm),
+                                       cmocka_unit_test(third_algorithm),
                                        cmocka_unit_test(refused_later),
                                        cmocka_unit_test(other_words)};
 

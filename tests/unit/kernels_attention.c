@@ -353,6 +353,102 @@ static void attention_alone_and_cached(void **state)
         }
 }
 
+/* q, k and o of rows whose norms and rotation are a part of the call, or came before it. */
+typedef struct in_cache {
+    int64_t num, kv, dim;
+    cr_dtype dtype;
+    int q_in, k_in, v, w_q, w_k, inv, slots, places, blocks, q, k, o;
+} in_cache;
+enum { CACHED_ROWS = 129, CACHE_BLOCKS = 3 };
+
+static void attend_rows(const in_cache *c, cr_mem *cache, bool is_one_call, int64_t first,
+                        int64_t num)
+{
+    enum { d = 1 };
+    int64_t q_at = first * c->num * c->dim, k_at = first * c->kv * c->dim;
+    cr_mem *q = cr_at(c->dtype, M(c->q), q_at), *k = cr_at(c->dtype, M(c->k), k_at),
+           *places = cr_mem_add(M(c->places), (size_t)first * 4);
+    cr_qk_heads_args before = {.q_in = cr_at(c->dtype, M(c->q_in), q_at),
+                               .k_in = cr_at(c->dtype, M(c->k_in), k_at),
+                               .q = q,
+                               .k = k,
+                               .q_weight = M(c->w_q),
+                               .k_weight = M(c->w_k),
+                               .dtype = c->dtype,
+                               .positions = places,
+                               .inv_freq = M(c->inv),
+                               .scaling = 1.0f,
+                               .sign = 1,
+                               .num_tokens = num,
+                               .num_heads = c->num,
+                               .num_kv_heads = c->kv,
+                               .head_dim = c->dim,
+                               .eps = 1e-6f};
+    cr_attention_cached_args a = {.q = q,
+                                  .k = k,
+                                  .v = cr_at(c->dtype, M(c->v), k_at),
+                                  .o = cr_at(c->dtype, M(c->o), q_at),
+                                  .blocks = cache,
+                                  .dtype = c->dtype,
+                                  .row_slot = M(c->slots),
+                                  .row_pos = places,
+                                  .block_table = M(c->blocks),
+                                  .num_rows = num,
+                                  .max_blocks = CACHE_BLOCKS,
+                                  .num_heads = c->num,
+                                  .num_kv_heads = c->kv,
+                                  .head_dim = c->dim,
+                                  .sizes = {CACHED_ROWS, 1},
+                                  .scale = 0.3f,
+                                  .num_blocks = CACHE_BLOCKS};
+
+    if (is_one_call)
+        a.heads = before;
+    else
+        OK(cr_qk_heads(dev, &before, &err));
+    OK(cr_attention_cached(dev, &a, &err));
+}
+
+/* By bytes on the device: norms and rotation as a part of the call, and as a call of their own before it. */
+static void attention_cached_with_heads(void **state)
+{
+    static const int64_t dims[] = {8, 24, 64, 128};
+    int32_t slot[CACHED_ROWS] = {0}, pos[CACHED_ROWS], table[CACHE_BLOCKS] = {2, 0, 1};
+
+    (void)state;
+    for (int i = 0; i < CACHED_ROWS; i++)
+        pos[i] = i;
+    for (size_t l = 0; l < CR_COUNT(dims); l++)
+        for (int t = 0; t < 2; t++) {
+            in_cache c = {.num = 4, .kv = 2, .dim = dims[l], .dtype = act[t]};
+            int64_t q_num = CACHED_ROWS * c.num * c.dim, k_num = CACHED_ROWS * c.kv * c.dim;
+            size_t block = cr_kv_block_bytes(dev, c.dtype, c.kv, c.dim);
+            char *got[2][3];
+            c.q_in = floats(c.dtype, q_num, 1, 0), c.k_in = floats(c.dtype, k_num, 1, 0);
+            c.v = floats(c.dtype, k_num, 1, 0), c.q = floats(c.dtype, q_num, 1, 0);
+            c.k = floats(c.dtype, k_num, 1, 0), c.o = floats(c.dtype, q_num, 1, 0);
+            c.w_q = floats(c.dtype, c.dim, 1, 0), c.w_k = floats(c.dtype, c.dim, 1, 0);
+            c.inv = floats(CR_F32, c.dim / 2, 0.1, 0), c.slots = ints(slot, CACHED_ROWS);
+            c.places = ints(pos, CACHED_ROWS), c.blocks = ints(table, CACHE_BLOCKS);
+            for (int is_one_call = 0; is_one_call < 2; is_one_call++) {
+                cr_mem *cache;
+                OK(cr_device_alloc(dev, CACHE_BLOCKS * block, &cache, &err));
+                attend_rows(&c, cache, is_one_call, 0, 70);
+                attend_rows(&c, cache, is_one_call, 70, CACHED_ROWS - 71);
+                attend_rows(&c, cache, is_one_call, CACHED_ROWS - 1, 1);
+                got[is_one_call][0] = fetched(c.q), got[is_one_call][1] = fetched(c.k);
+                got[is_one_call][2] = fetched(c.o);
+                cr_device_free(dev, cache, CACHE_BLOCKS * block);
+            }
+            for (int i = 0; i < 3; i++) {
+                assert_memory_equal(got[0][i], got[1][i],
+                                    (size_t)(i == 1 ? k_num : q_num) * cr_dtype_bytes(c.dtype));
+                cr_free(got[0][i]), cr_free(got[1][i]);
+            }
+            drop_all();
+        }
+}
+
 /* [pattern]: the tests whose names match. */
 int main(int argc, char **argv)
 {
@@ -360,6 +456,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(attention),
         cmocka_unit_test(attention_large_scores),
         cmocka_unit_test(attention_alone_and_cached),
+        cmocka_unit_test(attention_cached_with_heads),
         cmocka_unit_test(attention_grad_alone),
         cmocka_unit_test(attention_grad_in_doubles),
     };

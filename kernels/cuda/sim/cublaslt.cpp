@@ -22,7 +22,7 @@ struct cublasLtPreference {
 };
 enum {
     MAGIC = 0x51b1a5
-}; /* in an algorithm's data: MAGIC, id, parts of k, length of a step of k, alignment of matrices in bytes */
+}; /* in an algorithm's data: MAGIC, id, parts of k, length of a step of k, alignment of matrices in bytes, is fickle */
 
 /* How it is to break its word: see cublasLt.h. */
 static bool is_wrong(const char *how)
@@ -31,7 +31,7 @@ static bool is_wrong(const char *how)
 
     if (!chosen) return false;
     for (const char *known : {"split", "none", "fickle", "late", "product", "matrix", "choice",
-                              "parts", "chain", "second"})
+                              "parts", "chain", "third"})
         if (strcmp(chosen, known) == 0) return strcmp(chosen, how) == 0;
     cri_sim_die("CROLL_SIM_CUBLASLT=%s: see kernels/cuda/sim/include/cublasLt.h", chosen);
 }
@@ -149,7 +149,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         D->cols < D->rows ? D->cols : D->rows; /* real heuristics split k when it is small */
     bool may_split = p->schemes && p->workspace;
 
-    *num = wanted < 1 || is_wrong("none") ? 0 : is_wrong("second") && wanted > 1 ? 2 : 1;
+    *num = wanted < 1 || is_wrong("none") ? 0 : is_wrong("third") && wanted > 2 ? 3 : 1;
     if (!*num) return CUBLAS_STATUS_SUCCESS;
     if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && !d->bias) {
         *num = 0; /* which algorithms there are depends on how the bias is aligned */
@@ -157,7 +157,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     }
     for (int i = 0; i < *num; i++) {
         uint64_t *data = out[i].algo.data;
-        bool splits = is_wrong("split") || (is_wrong("second") && i == 0) || (may_split && n <= 64);
+        bool splits = is_wrong("split") || (is_wrong("third") && i == 0) || (may_split && n <= 64);
         memset((void *)&out[i], 0, sizeof *out);
         data[0] = MAGIC;
         data[1] = n <= 16 ? 10 : 21;
@@ -166,6 +166,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         data[4] = p->alignment[0];
         for (uint32_t a : p->alignment)
             if (a > data[4]) data[4] = a;
+        data[5] = is_wrong("fickle") || (is_wrong("third") && i == 1);
         out[i].workspaceSize = may_split ? p->workspace : 0;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -353,7 +354,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                     (int)algo->data[4]);
     if (is_wrong("late") && p.n > 8192) return CUBLAS_STATUS_NOT_SUPPORTED;
     parts = (int64_t)algo->data[2];
-    p.step = is_wrong("fickle") && p.n <= 64 ? 8 : (int64_t)algo->data[3];
+    p.step = algo->data[5] && p.n <= 64 ? 8 : (int64_t)algo->data[3];
     p.per = ((p.k + parts - 1) / parts + p.step - 1) / p.step * p.step;
     cri_sim_counts.few += algo->data[1] == 10;
     op.name = "cublasLtMatmul";

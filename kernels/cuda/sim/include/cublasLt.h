@@ -4,7 +4,7 @@
  * algorithm a weight does not.
  *
  * CROLL_SIM_CUBLASLT: `split`: an algorithm splits k although that was forbidden; `none`: it finds no algorithm; `fickle`: the
- * kept algorithm sums in another order below 65 rows; `late`: it refuses more than 8192 rows when it is called; `second`: the first of several algorithms splits k; `chain`: no fault, all of them sum over ascending k in one chain, as the models of mma and wgmma, so that
+ * kept algorithm sums in another order below 65 rows; `late`: it refuses more than 8192 rows when it is called; `third`: of three algorithms the first splits k, the second is fickle; `chain`: no fault, all of them sum over ascending k in one chain, as the models of mma and wgmma, so that
  * those for few rows have the same bits; `product`, `matrix`, `choice`,
  * `parts`: the call that describes a product or a matrix, says what may be chosen, or asks into how many parts an algorithm splits k fails. As
  * the real heuristic may, it refuses a bias whose address it was not told. */
