@@ -1,16 +1,17 @@
-/* counts.c -- what one step asks of a GPU, counted without one: `bench_counts decode|train|sync|phase MODEL [N]`, in a build
+/* counts.c -- what one step asks of a GPU, counted without one: `bench_counts decode|train|sync|staged|phase MODEL [N]`, in a build
  * for the simulated device (preset cuda-sim). MODEL has a config.json. Weights are random, bf16.
  *
  *     decode   a step of generation of N streams (default 1): one that is recorded, and one that is queued from the recording;
  *              greedy, then with temperature 0.99, top_k 100, top_p 0.99
  *     train    micro-batches of 8192 tokens, one of a step of one and each further one of a step of N (default 1); the update
- *     sync     rank 0's weights to rank 1 through the host's memory (CROLL_SIM_GPUS=1 scripts/mpi 2 bench_counts sync ..):
- *              memory that is only counted cannot be lent to another process
+ *     sync     rank 0's weights to rank 1 on the same GPU, which lends its memory (CROLL_SIM_GPUS=1 scripts/mpi 2 bench_counts sync ..)
+ *     staged   the same through the host's memory, as where a container keeps processes from lending
  *     phase    all states of training to the host, and back, the second time
  *
  * No kernel and no copy runs: the linker puts the functions __wrap_.. below before those of the simulation, and they only count. All that
  * comes from the device is zero, so sizes may be those of real models. One JSON line each: launches of kernels and products of cuBLASLt
- * (nodes: those of a recording), copies, bytes and waits of the host (a cudaMemcpy is one), memory that was made, kernels by name.
+ * (nodes: those of a recording), copies, bytes and waits of the host (a cudaMemcpy is one), memory that was made, memory of another process that was
+ * opened (loans), kernels by name.
  */
 #include "engine/engine.h"
 #include "mesh/collectives.h"
@@ -18,6 +19,7 @@
 #include "strategies/strategies.h"
 
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,13 +38,20 @@ typedef struct kernel_count {
 typedef struct tally {
     int64_t launches, products, zeros, graphs, nodes, waits, copies[4],
         bytes[4]; /* by cudaMemcpyKind */
-    int64_t allocations, allocated, pinnings, pinned;
+    int64_t allocations, allocated, pinnings, pinned, loans;
     kernel_count kernels[MOST_KERNELS];
     size_t num_kernels;
 } tally;
 
+typedef struct allocation {
+    char *at;
+    size_t num_bytes;
+} allocation;
+
 static tally now;
-static bool is_captured;
+static bool is_captured, is_lending;
+static allocation *allocations;
+static size_t num_allocations, allocations_capacity;
 
 static void count_node(void)
 {
@@ -143,7 +152,55 @@ WRAP(cudaError_t, cudaMalloc, void **out, size_t n)
 {
     now.allocations++;
     now.allocated += (int64_t)n;
+    *out = map(n, PROT_NONE);
+    allocations =
+        cr_reserve(allocations, &allocations_capacity, num_allocations + 1, sizeof *allocations);
+    allocations[num_allocations++] = (allocation){*out, n};
+    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+static const allocation *allocation_of(const void *mem)
+{
+    const allocation *a = allocations;
+
+    while (a < allocations + num_allocations &&
+           ((const char *)mem < a->at || (const char *)mem >= a->at + a->num_bytes))
+        a++;
+    return a < allocations + num_allocations ? a : NULL;
+}
+
+WRAP(CUresult, cuMemGetAddressRange, CUdeviceptr *base, size_t *num_bytes, CUdeviceptr mem)
+{
+    const allocation *a = allocation_of((const void *)(uintptr_t)mem);
+
+    if (!a) return CUDA_ERROR_INVALID_VALUE;
+    *base = (CUdeviceptr)(uintptr_t)a->at;
+    *num_bytes = a->num_bytes;
+    return CUDA_SUCCESS;
+}
+
+/* A handle is a size, and what is opened is as much memory of this process: nothing is read. */
+WRAP(cudaError_t, cudaIpcGetMemHandle, cudaIpcMemHandle_t *handle, void *mem)
+{
+    if (!is_lending) return cudaErrorInvalidValue;
+    memcpy(handle, &allocation_of(mem)->num_bytes, sizeof(size_t));
+    return cudaSuccess;
+}
+
+WRAP(cudaError_t, cudaIpcOpenMemHandle, void **out, cudaIpcMemHandle_t handle, unsigned flags)
+{
+    size_t n;
+
+    (void)flags;
+    memcpy(&n, &handle, sizeof n);
+    now.loans++;
     return (*out = map(n, PROT_NONE)) ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+WRAP(cudaError_t, cudaIpcCloseMemHandle, void *mem)
+{
+    (void)mem;
+    return cudaSuccess;
 }
 
 WRAP(cudaError_t, cudaFree, void *mem)
@@ -260,7 +317,7 @@ static void print(const char *what, const cr_model *model, const tally *before)
 #define FIELD(name) printf(", \"" #name "\": %lld", (long long)(now.name - before->name))
     FIELD(launches), FIELD(products), FIELD(zeros), FIELD(graphs), FIELD(nodes), FIELD(waits),
         FIELD(allocations), FIELD(allocated);
-    FIELD(pinnings), FIELD(pinned), FIELD(copies[cudaMemcpyHostToDevice]),
+    FIELD(pinnings), FIELD(pinned), FIELD(loans), FIELD(copies[cudaMemcpyHostToDevice]),
         FIELD(bytes[cudaMemcpyHostToDevice]);
     FIELD(copies[cudaMemcpyDeviceToHost]), FIELD(bytes[cudaMemcpyDeviceToHost]),
         FIELD(copies[cudaMemcpyDeviceToDevice]);
@@ -427,7 +484,8 @@ static cr_status count_sync(cr_world *world, cr_model *model, cr_device *dev, cr
     tally before;
 
     if (cr_world_num_ranks(world) != 2)
-        return cr_fail(err, CR_EUSAGE, "sync takes two ranks: scripts/mpi 2 bench_counts sync ..");
+        return cr_fail(err, CR_EUSAGE,
+                       "sync and staged take two ranks: scripts/mpi 2 bench_counts sync ..");
     CR_TRY(cr_group_create(world, dev, "weight sync", all, 2, &group, err));
     if (cr_world_rank(world) == 0) {
         cr_mesh *mesh;
@@ -463,6 +521,7 @@ static cr_status count(const char *what, const char *folder, int64_t num, cr_wor
     cr_model *model;
     cr_device *dev;
 
+    is_lending = strcmp(what, "sync") == 0;
     CR_TRY(cr_device_open("cuda", 1, &dev, err));
     CR_TRY(cr_model_open(folder, &model, err));
     model->config.num_eos = 0;
@@ -472,10 +531,11 @@ static cr_status count(const char *what, const char *folder, int64_t num, cr_wor
         CR_TRY(count_train(world, model, dev, num, err));
     else if (strcmp(what, "phase") == 0)
         CR_TRY(count_phase(world, model, dev, err));
-    else if (strcmp(what, "sync") == 0)
+    else if (strcmp(what, "sync") == 0 || strcmp(what, "staged") == 0)
         CR_TRY(count_sync(world, model, dev, err));
     else
-        return cr_fail(err, CR_EUSAGE, "\"%s\" is none of decode, train, sync, phase", what);
+        return cr_fail(err, CR_EUSAGE, "\"%s\" is none of decode, train, sync, staged, phase",
+                       what);
     cr_model_free(model);
     cr_device_close(dev);
     return CR_OK;
@@ -488,7 +548,7 @@ int main(int argc, char **argv)
     cr_err err = {0};
 
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_counts decode|train|sync|phase MODEL [N]\n");
+        fprintf(stderr, "usage: bench_counts decode|train|sync|staged|phase MODEL [N]\n");
         return 2;
     }
     if (cr_world_open(&args, &world, &err) != CR_OK ||
@@ -498,5 +558,6 @@ int main(int argc, char **argv)
     }
     cr_world_close(world);
     cr_free(symbols);
+    cr_free(allocations);
     return 0;
 }
