@@ -543,7 +543,8 @@ static cr_status count(const char *what, const char *folder, int64_t num, cr_wor
 
 int main(int argc, char **argv)
 {
-    cr_world_args args = {.kind = cr_world_kind_here()};
+    cr_world_args args = {.kind = cr_world_kind_here(),
+                          .deadline_s = 3600}; /* for random weights */
     cr_world *world;
     cr_err err = {0};
 
