@@ -17,16 +17,18 @@ typedef struct heads {
 } heads;
 enum { SEQS = 5, LONGEST = 3 };
 /* One past two tiles of keys, so that a window may skip one; and one past a tile, where heads are big or many. With a window of 34 the
- * last row that sees a block of 64 keys is in a tile of its own; with one of 70 some of 16 rows see all of a tile. */
+ * last row that sees a block of 64 keys is in a tile of its own, with one of 66 the last that sees 128 keys is; with one of 70 some of
+ * 16 rows see all of a tile. */
 static const int32_t two_tiles[SEQS] = {1, 64, 17, 129, 3}, a_tile[SEQS] = {1, 16, 17, 65, 3},
-                     few[SEQS] = {1, 2, 3, 20, 3};
-static const heads layouts[] = {{2, 1, 8, 0, false, two_tiles},    {6, 2, 24, 0, false, a_tile},
-                                {2, 2, 64, 0, false, a_tile},      {3, 1, 128, 0, false, a_tile},
-                                {2, 1, 200, 0, false, a_tile},     {4, 2, 16, 37, false, two_tiles},
-                                {2, 2, 40, 70, false, two_tiles},  {2, 2, 24, 0, true, two_tiles},
-                                {34, 2, 8, 0, false, a_tile},      {66, 1, 64, 0, false, few},
-                                {2, 1, 128, 34, false, two_tiles}, {1, 1, 64, 0, true, a_tile},
-                                {1, 1, 64, 70, false, two_tiles}};
+                     few[SEQS] = {1, 2, 3, 20, 3}, three_tiles[SEQS] = {1, 2, 17, 193, 3};
+static const heads layouts[] = {
+    {2, 1, 8, 0, false, two_tiles},    {6, 2, 24, 0, false, a_tile},
+    {2, 2, 64, 0, false, a_tile},      {3, 1, 128, 0, false, a_tile},
+    {2, 1, 200, 0, false, a_tile},     {4, 2, 16, 37, false, two_tiles},
+    {2, 2, 40, 70, false, two_tiles},  {2, 2, 24, 0, true, two_tiles},
+    {34, 2, 8, 0, false, a_tile},      {66, 1, 64, 0, false, few},
+    {2, 1, 128, 34, false, two_tiles}, {1, 1, 64, 0, true, a_tile},
+    {1, 1, 64, 70, false, two_tiles},  {1, 1, 64, 66, false, three_tiles}};
 
 /* The last ones are there for the tensor cores of device cuda alone. */
 static bool is_tried(size_t layout, cr_dtype dtype, bool is_its_turn)
@@ -292,10 +294,10 @@ static void attention_alone_and_cached(void **state)
     for (size_t l = 0; l < CR_COUNT(layouts); l++)
         for (int t = 0; t < 2; t++) {
             const heads h = layouts[l];
-            enum { d = 1, MOST_ROWS = 129, BLOCKS = 3 };
+            enum { d = 1, MOST_ROWS = 193, BLOCKS = 4 };
             const int32_t len = h.lengths[LONGEST];
             int32_t cu[SEQS + 1], alone[] = {0, len}, slot[MOST_ROWS] = {0}, pos[MOST_ROWS],
-                                  table[] = {2, 0, 1};
+                                  table[] = {2, 0, 3, 1};
             int64_t T = starts(&h, cu), first = cu[LONGEST] * h.num * h.dim,
                     first_k = cu[LONGEST] * h.kv * h.dim;
             cr_dtype dt = act[t];
