@@ -13,8 +13,8 @@
  * FLOPs 14 D a pair of query and key: 8 D for dK and dV, 6 D for dq. Bytes from L2 a row that passes: 4 D (and 8 a warpgroup's warp for dK, dV, most
  * of them from L1): 256 and 192 FLOPs a byte. Shared memory of D 128: stages of 32 KiB, and K and V (64 KiB): 197 KiB (dK, dV) and 129 KiB (dq),
  * half of it for D 64. Registers of D 128: 128 of sums, 64 of S and dP a thread (dK, dV), 64, 64 and 64 of q and dO (dq): 232 at most, one block an
- * SM. Limit of an H100 or H200: tensor cores, if one warpgroup multiplies while the other one weighs, which nothing enforces; if they were always in
- * step, two thirds of them (bench/gpu_static). A batch with few kv heads has few blocks of dK and dV: T / 128 x kv heads.
+ * SM. Limit of an H100 or H200: tensor cores: one warpgroup multiplies while the other one weighs, by their turns (attention_wgmma.h), which leave
+ * out 6 % of the time in dq (bench/gpu_static). A batch with few kv heads has few blocks of dK and dV: T / 128 x kv heads.
  */
 #include "kernels/cuda/attention/attention_grad_rows.h"
 #include "kernels/cuda/attention/attention_wgmma.h"
@@ -110,37 +110,41 @@ template <int D> struct key_grads {
 
 /* A tile of rows from `row` on, some of which see some of the warpgroup's keys; k, v: those keys' tiles; key: the warp's first. */
 template <int D>
-static __device__ __forceinline__ void take_rows(key_grads<D> &g, const unsigned char *k,
-                                                 const unsigned char *v, const unsigned char *q,
-                                                 const unsigned char *d_o, const sums_of_tile &sums,
-                                                 const sight &see, int key, int row, float scale)
+static __device__ __forceinline__ void
+take_rows(key_grads<D> &g, const unsigned char *k, const unsigned char *v, const unsigned char *q,
+          const unsigned char *d_o, const sums_of_tile &sums, const sight &see, int key, int row,
+          float scale, const turns<GROUPS> &order)
 {
     float s[N][4], d[N][4];
     uint32_t p[TILE_ROWS / 16][4], ds[TILE_ROWS / 16][4];
 
+    order.wait(0);
     wgmma_fence(s, d);
     multiply<D>(s, k, q);
     multiply<D>(d, v, d_o);
     wgmma_commit();
+    order.pass();
     wgmma_wait<0>(s, d);
     weigh_keys(s, d, sums, see, key, row, scale);
     round_sums(p, s);
     round_sums(ds, d);
+    order.wait(1);
     wgmma_fence(p, ds, g.dv, g.dk);
     add_product<D>(g.dv, p, d_o);
     add_product<D>(g.dk, ds, q);
     wgmma_commit();
+    order.pass();
     wgmma_wait<0>(g.dv, g.dk);
 }
 
 /* The warps that multiply. stays: K and V of each warpgroup; sums: of the warp. */
 template <int D>
-static __device__ __forceinline__ void take_all_rows(key_grads<D> &g, const stages<D, STAGES> &s,
-                                                     const stages<D, GROUPS> &stays,
-                                                     sums_of_tile *sums, const grad_args<bf16> &a,
-                                                     const seq_piece &piece, rows_to_come<N> next)
+static __device__ __forceinline__ void
+take_all_rows(key_grads<D> &g, const stages<D, STAGES> &s, const stages<D, GROUPS> &stays,
+              const turns<GROUPS> &order, sums_of_tile *sums, const grad_args<bf16> &a,
+              const seq_piece &piece, rows_to_come<N> next)
 {
-    const int group = group_of_warp(), key = piece.first + (int)threadIdx.x / 32 * WARP_ROWS;
+    const int group = order.group, key = piece.first + (int)threadIdx.x / 32 * WARP_ROWS;
     const seq_piece my_piece = {piece.begin, piece.len, piece.first + group * TILE_ROWS};
     const row_range mine =
         my_piece.first < piece.len ? rows_of_keys(a, my_piece, TILE_ROWS) : row_range{0, 0};
@@ -158,7 +162,9 @@ static __device__ __forceinline__ void take_all_rows(key_grads<D> &g, const stag
         barrier_wait(s.full + at, i / STAGES & 1);
         if (row + TILE_ROWS > mine.first && row < mine.end)
             take_rows<D>(g, stays.x(group), stays.y(group), s.x(at), s.y(at), *sums, see, key, row,
-                         in_base_2(a.scale));
+                         in_base_2(a.scale), order);
+        else
+            order.skip_tile();
         __syncwarp(); /* the next sums overwrite these */
         if (threadIdx.x % 32 == 0) barrier_arrive(s.empty + at);
     }
@@ -173,7 +179,9 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
     SHARED(barrier, full, STAGES);
     SHARED(barrier, empty, STAGES);
     SHARED(barrier, stay, GROUPS);
+    SHARED(barrier, turn, GROUPS);
     const stages<D, STAGES> s = {first_tile(memory), full, empty};
+    const turns<GROUPS> order = {turn, group_of_warp()};
     const stages<D, GROUPS> stays = {s.memory + s.BYTES, stay, NULL};
     int kv = head_of_block(), warp = (int)threadIdx.x / 32;
     const seq_piece piece = piece_of_block(a.cu_seqlens, BLOCK_ROWS, true);
@@ -182,6 +190,7 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
 
     if (threadIdx.x == 0) {
         s.init(WARPS);
+        order.init();
         for (int i = 0; i < GROUPS; i++)
             barrier_init(stay + i, 1);
         fence_async();
@@ -222,7 +231,7 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
     key_grads<D> g;
     set_zero(g.dk);
     set_zero(g.dv);
-    take_all_rows<D>(g, s, stays, sums + warp, a, piece, next);
+    take_all_rows<D>(g, s, stays, order, sums + warp, a, piece, next);
     store_keys<D>(a, piece, kv, piece.first + warp * WARP_ROWS, g.dk, g.dv);
 }
 
@@ -236,23 +245,27 @@ template <int D> struct row_grads {
 
 /* A tile of keys from `key` on, some of which some of the warpgroup's rows see; row: the warp's first. */
 template <int D>
-static __device__ __forceinline__ void take_keys(row_grads<D> &g, const unsigned char *k,
-                                                 const unsigned char *v, const lane_sums &sums,
-                                                 const sight &see, int row, int key, float scale)
+static __device__ __forceinline__ void
+take_keys(row_grads<D> &g, const unsigned char *k, const unsigned char *v, const lane_sums &sums,
+          const sight &see, int row, int key, float scale, const turns<GROUPS> &order)
 {
     float s[N][4], d[N][4];
     uint32_t ds[TILE_ROWS / 16][4];
 
+    order.wait(0);
     wgmma_fence(g.q, g.d_o, s, d);
     multiply<D>(s, g.q, k);
     multiply<D>(d, g.d_o, v);
     wgmma_commit();
+    order.pass();
     wgmma_wait<0>(s, d);
     weigh_rows(s, d, sums, see, row, key, scale);
     round_sums(ds, d);
+    order.wait(1);
     wgmma_fence(ds, g.dq);
     add_product<D>(g.dq, ds, k);
     wgmma_commit();
+    order.pass();
     wgmma_wait<0>(g.dq);
 }
 
@@ -263,7 +276,9 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
     DYNAMIC_SHARED(memory);
     SHARED(barrier, full, STAGES);
     SHARED(barrier, empty, STAGES);
+    SHARED(barrier, turn, GROUPS);
     const stages<D, STAGES> s = {first_tile(memory), full, empty};
+    const turns<GROUPS> order = {turn, group_of_warp()};
     int head = head_of_block(), warp = (int)threadIdx.x / 32;
     seq_piece piece = piece_of_block(a.cu_seqlens, BLOCK_ROWS, false);
     if (piece.first >= piece.len) return;
@@ -274,6 +289,7 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
 
     if (threadIdx.x == 0) {
         s.init(WARPS);
+        order.init();
         fence_async();
     }
     __syncthreads();
@@ -307,7 +323,9 @@ static __global__ void __launch_bounds__(GRAD_THREADS, 1)
         int at = i % STAGES, key = first + i * TILE_ROWS;
         barrier_wait(s.full + at, i / STAGES & 1);
         if (key < end && key + TILE_ROWS > begin)
-            take_keys<D>(g, s.x(at), s.y(at), sums, seq.see, row, key, in_base_2(a.scale));
+            take_keys<D>(g, s.x(at), s.y(at), sums, seq.see, row, key, in_base_2(a.scale), order);
+        else
+            order.skip_tile();
         if (threadIdx.x % 32 == 0) barrier_arrive(s.empty + at);
     }
     store_rows<D>(a, piece, head, row, g.dq);

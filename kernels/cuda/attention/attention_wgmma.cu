@@ -15,7 +15,7 @@
  * FLOPs 4 D a pair of query and key; bytes 4 D a key and block: 128 FLOPs a byte from L2 packed. Shared memory: stages of
  * 256 D bytes, 129 KiB packed and 65 KiB cached for D 128, half of it for D 64; for stretches of keys (attention.h) 68 and 34 KiB more. Registers, D 128: 64 of O, 32 of q, 32 of scores, 16 of
  * weights a thread, 168 at most: one block an SM packed, two cached. Limit, packed, of an H100 or H200: L2, three quarters of the
- * tensor cores, if one warpgroup multiplies while the other weighs, which nothing enforces (bench/gpu_static). Cached: the bytes of the cache, read once a kv head.
+ * tensor cores: one warpgroup multiplies while the other weighs, by their turns (bench/gpu_static). Cached: the bytes of the cache, read once a kv head.
  */
 #include "kernels/cuda/attention/attention_stretches.h"
 #include "kernels/cuda/attention/attention_wgmma.h"
@@ -52,38 +52,42 @@ struct cached_boxes {
 /* ---- the warpgroups ---- */
 
 /* One tile of keys that some of the warp's rows, from `first` of `rows` on, see. */
-template <int D>
+template <int D, int GROUPS>
 static __device__ __forceinline__ void
 take_tile(warp_rows<D> &w, const unsigned char *keys, const unsigned char *values,
-          const block_rows &rows, int first, int k0, float scale)
+          const block_rows &rows, int first, int k0, float scale, const turns<GROUPS> &order)
 {
     float s[KEYS / 8][4];
     uint32_t p[KEYS / 16][4];
 
+    order.wait(0);
     wgmma_fence(w.q, s);
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
         wgmma<false>(s, w.q[i], tile_descriptor(keys + i / 4 * BOX) + 2 * (i % 4), i > 0);
     wgmma_commit();
+    order.pass();
     wgmma_wait<0>(s);
     hide(s, rows, first, k0);
     weigh<D>(s, w, scale);
 #pragma unroll
     for (int i = 0; i < KEYS / 16; i++)
         a_of_sums(p[i], s, i);
+    order.wait(1);
     wgmma_fence(p, w.o);
 #pragma unroll
     for (int i = 0; i < KEYS / 16; i++)
         wgmma<true>(w.o, p[i], tile_descriptor(values, BOX) + 128 * i, true);
     wgmma_commit();
+    order.pass();
     wgmma_wait<0>(w.o);
 }
 
 /* rows: of the warpgroup; memory: room for stretches of keys, if there are several. */
-template <int D, int NUM>
-static __device__ __forceinline__ void take_keys(warp_rows<D> &w, const stages<D, NUM> &s,
-                                                 void *memory, const block_rows &rows, int first,
-                                                 int num, float scale)
+template <int D, int NUM, int GROUPS>
+static __device__ __forceinline__ void
+take_keys(warp_rows<D> &w, const stages<D, NUM> &s, const turns<GROUPS> &order, void *memory,
+          const block_rows &rows, int first, int num, float scale)
 {
     const kept_rows<D> kept = kept_of_warp<D>(memory, threadIdx.x / 32);
     bool is_first = threadIdx.x % 32 == 0;
@@ -93,8 +97,10 @@ static __device__ __forceinline__ void take_keys(warp_rows<D> &w, const stages<D
         int at = i % NUM, k0 = first + i * KEYS;
         barrier_wait(s.full + at, i / NUM & 1);
         if (k0 < end && k0 + KEYS > begin) {
-            take_tile<D>(w, s.x(at), s.y(at), rows, (int)threadIdx.x / 32 % 4 * 16, k0, scale);
+            take_tile(w, s.x(at), s.y(at), rows, (int)threadIdx.x / 32 % 4 * 16, k0, scale, order);
             end_tile(w, kept, begin, k0 + KEYS, end, scale);
+        } else {
+            order.skip_tile();
         }
         if (is_first) barrier_arrive(s.empty + at);
     }
@@ -111,11 +117,14 @@ static __device__ __forceinline__ bool attend(warp_rows<D> &w, const head_rows<b
     DYNAMIC_SHARED(memory);
     SHARED(barrier, full, NUM);
     SHARED(barrier, empty, NUM);
+    SHARED(barrier, turn, GROUPS);
     const stages<D, NUM> s = {first_tile(memory), full, empty};
+    const turns<GROUPS> order = {turn, group_of_warp()};
     int first = first_key(rows) / KEYS * KEYS, num = (last_key(rows) - first + KEYS - 1) / KEYS;
 
     if (threadIdx.x == 0) {
         s.init(WARPS);
+        order.init();
         fence_async();
     }
     __syncthreads();
@@ -125,7 +134,7 @@ static __device__ __forceinline__ bool attend(warp_rows<D> &w, const head_rows<b
     }
     take_a<D>(w.q, q, (int)threadIdx.x / 32 % 4 * 16, mine.num);
     start(w);
-    take_keys(w, s, s.memory + s.BYTES, mine, first, num, scale);
+    take_keys(w, s, order, s.memory + s.BYTES, mine, first, num, scale);
     return true;
 }
 

@@ -46,6 +46,35 @@ static __device__ __forceinline__ int group_of_warp(void)
     return __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP_THREADS, 0);
 }
 
+/* Warpgroups begin their products in turns, so that one multiplies while the other one weighs: the tensor cores do products in the order in
+ * which they were begun. Each has two turns a tile that passes, 0 and 1, also of a tile that it does not see. */
+template <int GROUPS> struct turns {
+    barrier *of; /* each warpgroup: the one before it has passed */
+    int group;   /* this warpgroup */
+
+    /* By thread 0, before a __syncthreads. */
+    __device__ __forceinline__ void init(void) const
+    {
+        for (int i = 0; i < GROUPS; i++)
+            barrier_init(of + i, GROUP_THREADS / 32);
+    }
+    __device__ __forceinline__ void wait(int turn) const
+    {
+        if (GROUPS > 1) barrier_wait(of + group, (turn + (group == 0)) & 1); /* the first at once */
+    }
+    __device__ __forceinline__ void pass(void) const
+    {
+        if (GROUPS > 1 && threadIdx.x % 32 == 0) barrier_arrive(of + (group + 1) % GROUPS);
+    }
+    __device__ __forceinline__ void skip_tile(void) const
+    {
+        wait(0);
+        pass();
+        wait(1);
+        pass();
+    }
+};
+
 /* Rows of two matrices, K and V or q and dO. */
 struct pair_rows {
     head_rows<bf16> x, y;
