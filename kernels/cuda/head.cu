@@ -1,26 +1,28 @@
 /* head.cu -- the vocabulary head: log-probs and entropies of rows against all words, and their gradients, without an array of all
  * logits.
  *
- * For 4096 rows at a time, and as many tiles of 1024 words as leave z at most 32 MB (2048 words of 4096 rows, 65,536 of up to 128 rows):
- * z = x W^T by the product of linear.cu, which words.cu reduces. The backward makes z again, 4096 words at a time; the product's epilogue
+ * For 2048 rows at a time, and as many tiles of 1024 words as leave z at most 24 MB (3072 words of 2048 rows, 65,536 of up to 96 rows):
+ * z = x W^T by the product of linear.cu, which words.cu reduces. The backward makes z again, of 4096 rows and 6144 words at a time; the product's epilogue
  * turns it into dz (ending.h: the log-sum is known), rounded to the act dtype, and dx += dz W (float32 until all words are in) and dw += dz^T x
  * are products by cuBLASLt where it is taken (library.h). Generation reduces whole rows of the same logits, so its log-probs have the same bits.
  *
- * FLOPs 2 h a logit forward, 6 h backward (8 h with dw): products, whose limits are those of linear.cu and cuBLASLt. Bytes beside W, read
- * once in 4096 rows: forward a tile of z written and read, 8 bytes a logit, 32 MB that stay in L2 (50 MB); backward 2 bytes a logit
- * written and twice read, and 8 bytes an element of dx for each 4096 words. Launches for 8192 rows of 152k words: 300 forward, 228 backward.
- * Scratch: 32 MB, or 32 MB + 4 bytes an element of dx of 4096 rows.
+ * FLOPs 2 h a logit forward, 6 h backward (8 h with dw): products, whose limits are those of linear.cu and cuBLASLt; by the tiles of linear_wgmma.cu,
+ * of 256 rows and 192 words, these sizes are 128 and 512 blocks: 97 % of one and of four rounds of an H100's 132 multiprocessors. Bytes beside W, read
+ * once in 2048 rows, backward in 4096: forward a tile of z written and read, 8 bytes a logit, 24 MB that stay in L2 (50 MB); backward 2 bytes a logit
+ * written and twice read, and 8 bytes an element of dx for each 6144 words. Launches for 8192 rows of 152k words: 400 forward, 150 backward.
+ * Scratch: 24 MB, or 48 MB + 4 bytes an element of dx of 4096 rows.
  */
 #include "kernels/cuda/ending.h"
 
 #include <math.h>
 
 enum {
-    ROWS = 4096,
+    ROWS = 2048,
     LABELS = 64,
-    MOST_Z = 8 << 20, /* logits in memory */
+    MOST_Z = 6 << 20, /* logits in memory */
     MOST_TILES = 64,  /* of words, a launch */
-    GRAD_WORDS = 4096 /* of a tile of dz, for any number of rows: a row's dx depends on it */
+    GRAD_ROWS = 4096,
+    GRAD_WORDS = 6144 /* of a tile of dz, for any number of rows: a row's dx depends on it */
 };
 
 /* z [num, cols] of rows of x against words v0 .. v0 + cols - 1. */
@@ -232,7 +234,7 @@ static cr_status take_back(cr_device *dev, const cr_head_grad_args *a, const bac
 template <class T>
 static cr_status head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
 {
-    int64_t num = a->fwd.num_rows, most = at_most(num, ROWS), h = a->fwd.w->num_cols;
+    int64_t num = a->fwd.num_rows, most = at_most(num, GRAD_ROWS), h = a->fwd.w->num_cols;
     size_t dz_bytes = (size_t)(most * GRAD_WORDS) * sizeof(T);
     cudaStream_t stream = cri_cuda_stream(dev);
     auto round = round_rows<T>;
@@ -240,8 +242,8 @@ static cr_status head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *e
 
     CR_TRY(cri_cuda_scratch(dev, dz_bytes + (size_t)(most * h) * sizeof(float), &mem, err));
     const backward_memory m = {mem, (float *)(void *)((char *)mem + dz_bytes)};
-    for (int64_t first = 0; first < num; first += ROWS) {
-        int64_t rows = at_most(num - first, ROWS);
+    for (int64_t first = 0; first < num; first += GRAD_ROWS) {
+        int64_t rows = at_most(num - first, GRAD_ROWS);
         CR_TRY(
             dev->kernels->zero(dev, cr_mem_of_host(m.dx), (size_t)(rows * h) * sizeof(float), err));
         for (int64_t v0 = 0; v0 < a->fwd.w->num_rows; v0 += GRAD_WORDS)

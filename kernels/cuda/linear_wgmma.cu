@@ -1,31 +1,40 @@
 /* linear_wgmma.cu -- products of activations and weights, bf16, C = A B^T, by wgmma and TMA: for GPUs of compute capability 9.0 alone
  * (compiled for sm_90a; linear.cu chooses).
  *
- * Mapping: a block makes a 128 x 256 tile of C: two warpgroups of 64 rows each by wgmma.m64n256k16, and one more warp, of which one
- * thread loads: 64 of k at a time, four stages, A and B by a tensor map each (zeros outside of the matrices). A stage has two mbarriers:
- * full, when its bytes have come; empty, when the eight warps have read it. An element's sum is one chain over ascending k, 16 at a
+ * Mapping: a block makes a 256 x 192 tile of C: two warpgroups of 128 rows each by wgmma.m64n192k16, two a step of k, and a third one, of which one
+ * thread loads and whose registers the others have: 64 of k at a time, four stages, A and B by a tensor map each (zeros outside of the matrices). A stage
+ * has two mbarriers: full, when its bytes have come; empty, when the eight warps have read it. An element's sum is one chain over ascending k, 16 at a
  * time, as in linear.cu: in the simulation both have the same bits (tests/cuda_sim/products.c), on hardware the sums of
  * wgmma and mma.sync may be rounded differently: a GPU uses one of them for all rows, but for few rows by few.cu, which library.c probes.
  *
- * FLOPs 2 k an element of C; bytes: 48 KiB a stage, 85 FLOPs a byte of L2, 128 a byte of a weight for few rows. Shared memory 193 KiB, one
- * block an SM; registers: 128 of sums a thread, at most 168. Limit on H100 and H200: 990 TFLOP/s need 11.6 TB/s of L2, which
- * gives about half of that: clusters, which would load a tile once for two blocks, are not used. Few rows: the bytes of
- * the weight, a tile of 128 rows costs the tensor cores less than its weights cost memory.
+ * FLOPs 2 k an element of C; bytes: 56 KiB a stage, 110 FLOPs a byte of L2, 256 a byte of a weight for few rows. Shared memory 225 KiB, one
+ * block an SM; registers: 192 of sums a thread, at most 240. Limit on H100 and H200: 990 TFLOP/s need 9 TB/s of L2, which
+ * gives about 64 % of that: clusters, which would load a tile once for two blocks, are not used. Few rows: the bytes of
+ * the weight, a tile of 256 rows costs the tensor cores no more than its weights cost memory.
  */
 #include "kernels/cuda/dev/wgmma.h"
 #include "kernels/cuda/ending.h"
 
 enum {
-    TM = 128,
-    TN = 256,
+    GROUPS = 2, /* that multiply; the one after them loads */
+    PARTS = 2,  /* of 64 rows, of a warpgroup */
+    GROUP_THREADS = 128,
+    GROUP_ROWS = 64 * PARTS,
+    TM = GROUP_ROWS * GROUPS,
+    TN = 192,
     TK = 64,
     STAGES = 4,
-    WARPS = 8, /* that multiply; the one after them loads */
-    WGMMA_THREADS = 32 * (WARPS + 1),
-    A_BYTES = TM * TK * 2,
-    STAGE_BYTES = A_BYTES + TN * TK * 2,
-    WGMMA_SHARED = STAGES * STAGE_BYTES + TILE_ATOM
+    WARPS = 4 * GROUPS,
+    WGMMA_THREADS = (GROUPS + 1) * GROUP_THREADS,
+    ROW_BYTES = TK * 2,
+    A_BYTES = TM * ROW_BYTES,
+    STAGE_BYTES = A_BYTES + TN * ROW_BYTES,
+    WGMMA_SHARED = STAGES * STAGE_BYTES + TILE_ATOM,
+    MULTIPLY_REGISTERS = 240,
+    LOAD_REGISTERS = 24
 };
+static_assert(GROUPS * MULTIPLY_REGISTERS + LOAD_REGISTERS <= (GROUPS + 1) * 168,
+              "what the launch bounds leave a thread");
 
 struct stages {
     unsigned char *memory;
@@ -46,27 +55,30 @@ static __device__ __forceinline__ void load_stages(const stages &s, const CUtens
     }
 }
 
-/* acc: of the warpgroup's 64 rows. */
-static __device__ __forceinline__ void multiply(float (&acc)[TN / 8][4], const stages &s, int group,
-                                                int steps)
+/* acc: of the warpgroup's rows. */
+static __device__ __forceinline__ void multiply(float (&acc)[PARTS][TN / 8][4], const stages &s,
+                                                int group, int steps)
 {
     bool is_first = threadIdx.x % 32 == 0;
 
     for (int i = 0; i < steps; i++) {
         int at = i % STAGES;
-        const unsigned char *tile = s.memory + at * STAGE_BYTES;
-        uint64_t a = tile_descriptor(tile + group * (A_BYTES / 2)),
+        const unsigned char *tile = s.memory + at * STAGE_BYTES,
+                            *rows = tile + group * (GROUP_ROWS * ROW_BYTES);
+        uint64_t a = tile_descriptor(rows), next = tile_descriptor(rows + 64 * ROW_BYTES),
                  b = tile_descriptor(tile + A_BYTES);
         barrier_wait(s.full + at, i / STAGES & 1);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < TK / 16; k++)
-            wgmma(acc, a + 2 * k, b + 2 * k, i > 0 || k > 0);
+        for (int k = 0; k < TK / 16; k++) {
+            wgmma(acc[0], a + 2 * k, b + 2 * k, i > 0 || k > 0);
+            wgmma(acc[1], next + 2 * k, b + 2 * k, i > 0 || k > 0);
+        }
         wgmma_commit();
-        wgmma_wait<1>(acc); /* the stage before has been read */
+        wgmma_wait<1>(acc[0], acc[1]); /* the stage before has been read */
         if (is_first && i > 0) barrier_arrive(s.empty + (i - 1) % STAGES);
     }
-    wgmma_wait<0>(acc);
+    wgmma_wait<0>(acc[0], acc[1]);
 }
 
 template <class End>
@@ -89,18 +101,22 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
         fence_async();
     }
     __syncthreads();
-    if (warp == WARPS) {
-        if (is_elected()) load_stages(s, &a, &b, row0, col0, steps);
+    if (warp >= WARPS) {
+        set_registers<LOAD_REGISTERS, false>();
+        if (warp == WARPS && is_elected()) load_stages(s, &a, &b, row0, col0, steps);
         return;
     }
-    float acc[TN / 8][4];
+    set_registers<MULTIPLY_REGISTERS, true>();
+    float acc[PARTS][TN / 8][4];
     multiply(acc, s, warp / 4, steps);
+    row0 += warp / 4 * GROUP_ROWS + warp % 4 * 16 + lane / 4;
 #pragma unroll
-    for (int e = 0; e < 4; e += 2) {
-        const auto row = end.row(row0 + warp * 16 + lane / 4 + 8 * (e / 2));
+    for (int e = 0; e < 4 * PARTS; e += 2) {
+        const auto row = end.row(row0 + e / 4 * 64 + 8 * (e % 4 / 2));
 #pragma unroll
         for (int j = 0; j < TN / 8; j++)
-            row.put_two(col0 + 8 * j + lane % 4 * 2, acc[j][e], acc[j][e + 1]);
+            row.put_two(col0 + 8 * j + lane % 4 * 2, acc[e / 4][j][e % 4],
+                        acc[e / 4][j][e % 4 + 1]);
     }
 }
 

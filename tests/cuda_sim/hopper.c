@@ -102,7 +102,7 @@ static void check_product(int n, hopper_form form, uint64_t seed)
 
 static void test_product(void **state)
 {
-    static const int sizes[] = {8, 64, 128, 256};
+    static const int sizes[] = {8, 64, 128, 192, 256};
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(sizes); i++)

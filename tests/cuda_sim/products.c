@@ -68,7 +68,7 @@ static void rows_of(const place *p, const shape *s, int64_t first, int64_t num, 
 
 static const shape shapes[] = {
     {1, 8, 8, false, false, false},     {3, 257, 64, true, false, false},
-    {129, 256, 72, false, true, false}, {128, 255, 320, false, true, true},
+    {129, 192, 72, false, true, false}, {256, 191, 320, false, true, true},
     {65, 520, 256, true, true, false},  {257, 40, 648, false, false, true},
     {64, 600, 192, true, false, false}, {300, 16, 584, true, false, false},
 };

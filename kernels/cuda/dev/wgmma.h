@@ -87,25 +87,22 @@ template <int N, class... Sums> static __device__ __forceinline__ void wgmma_wai
     CRI_NAMES_32 ","                                                                    \
                  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48," \
                  "%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define CRI_NAMES_128                                                                     \
-    CRI_NAMES_64 ","                                                                      \
-                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,"   \
-                 "%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,"   \
-                 "%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"   \
-                 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125," \
-                 "%126,%127"
+#define CRI_NAMES_96                                                                    \
+    CRI_NAMES_64 ","                                                                    \
+                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80," \
+                 "%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 
-/* d = a b, or d += a b: 64 x 256 x 16, bf16 with float32 sums, rows of both along k; asynchronously. */
-static __device__ __forceinline__ void wgmma(float (&d)[32][4], uint64_t a, uint64_t b, bool adds)
+/* d = a b, or d += a b: 64 x 192 x 16, bf16 with float32 sums, rows of both along k; asynchronously. */
+static __device__ __forceinline__ void wgmma(float (&d)[24][4], uint64_t a, uint64_t b, bool adds)
 {
 #ifdef __CUDACC__
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" CRI_NAMES_128
-                 "}, %128, %129, p, 1, 1, 0, 0;\n}"
-                 : CRI_SUMS_32(0), CRI_SUMS_32(8), CRI_SUMS_32(16), CRI_SUMS_32(24)
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" CRI_NAMES_96
+                 "}, %96, %97, p, 1, 1, 0, 0;\n}"
+                 : CRI_SUMS_32(0), CRI_SUMS_32(8), CRI_SUMS_32(16)
                  : "l"(a), "l"(b), "r"((int)adds));
 #else
-    cri_sim_wgmma(&d[0][0], 256, a, b, adds);
+    cri_sim_wgmma(&d[0][0], 192, a, b, adds);
 #endif
 }
 
@@ -156,7 +153,7 @@ static __device__ __forceinline__ void wgmma(float (&d)[16][4], const uint32_t (
 #endif
 }
 
-#undef CRI_NAMES_128
+#undef CRI_NAMES_96
 #undef CRI_NAMES_64
 #undef CRI_NAMES_32
 #undef CRI_SUMS_32
