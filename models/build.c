@@ -218,12 +218,12 @@ static void add_layer(cr_module *list, int64_t at, const classes *cls)
     m->ops = &cri_layer_ops;
     m->layer = (int)at;
     m->is_checkpointed = true;
-    layer->attention = add_attention(m, cls);
-    layer->mlp = model->config.is_sparse_layer[at]
-                     ? add_sparse(m, cls)
-                     : add_mlp(m, "mlp", cls, model->config.intermediate_size);
-    layer->norm1 = cri_norm_add(m, "input_layernorm", cls->norm, model->config.hidden_size);
-    layer->norm2 =
+    layer->half[0].part = add_attention(m, cls);
+    layer->half[1].part = model->config.is_sparse_layer[at]
+                              ? add_sparse(m, cls)
+                              : add_mlp(m, "mlp", cls, model->config.intermediate_size);
+    layer->half[0].norm = cri_norm_add(m, "input_layernorm", cls->norm, model->config.hidden_size);
+    layer->half[1].norm =
         cri_norm_add(m, "post_attention_layernorm", cls->norm, model->config.hidden_size);
     model->layers[at] = m;
 }

@@ -26,40 +26,57 @@ static cr_status norm_forward(const cr_module *norm, cr_pass *p, const cr_mem *x
     return cri_leave(norm, p, err);
 }
 
-/* The stream between attention and mlp, and what the norms keep. */
+/* What a half leaves for its backward: its input, and what its norms keep. */
+typedef struct half_frame {
+    const cr_mem *x;
+    cr_mem *rstd, *y, *rstd_after; /* y: of the part, where a norm comes after it */
+} half_frame;
 typedef struct frame {
-    cr_mem *middle, *rstd1, *rstd2;
+    half_frame half[CRI_HALVES];
 } frame;
 
-static cr_status layer_forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
-                               cr_mem *out, cr_err *err)
+/* out = x + part(norm(x)), or x + after(part(norm(x))). out may be x; NULL: only what backward needs. */
+static cr_status half_forward(const cri_half *half, cr_pass *p, const cr_mem *x, cr_mem *out,
+                              half_frame *kept, cr_err *err)
 {
-    const cri_layer *parts = m->impl;
-    int64_t tokens = p->num_rows, cols = parts->norm1->weight->num_elems;
+    int64_t tokens = p->num_rows, cols = half->norm->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
-    frame kept = {.middle = out};
     cr_mem *normed;
 
-    CR_CHECK(!add, "%s takes no stream to add to", m->name);
-    if (p->tape) CR_TRY(cri_push(p->tape, p, tokens, cols, &kept.middle, err));
-    CR_TRY(push_rstd(p, cri_norm_floats(parts->norm1, tokens), &kept.rstd1, err));
-    CR_TRY(push_rstd(p, cri_norm_floats(parts->norm2, tokens), &kept.rstd2, err));
+    kept->x = x;
+    CR_TRY(push_rstd(p, cri_norm_floats(half->norm, tokens), &kept->rstd, err));
     CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
-    CR_TRY(norm_forward(parts->norm1, p, in, normed, kept.rstd1, err));
-    CR_TRY(cr_module_forward(parts->attention, p, normed, in, kept.middle, err));
-    CR_TRY(norm_forward(parts->norm2, p, kept.middle, normed, kept.rstd2, err));
-    CR_TRY(cr_module_forward(parts->mlp, p, normed, kept.middle, out, err));
-    if (p->tape) cri_frame_push(m, p, &kept, sizeof kept);
+    CR_TRY(norm_forward(half->norm, p, x, normed, kept->rstd, err));
+    CR_TRY(cr_module_forward(half->part, p, normed, x, out, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
-/* Half a layer on the way back: stream_out = x + part(norm(x)). gradient holds that of stream_out
- * and is where that of x is wanted: dx is NULL (not wanted) or gets it added. */
-static cr_status half_backward(const cr_module *part, const cr_module *norm, cr_pass *p,
-                               const cr_mem *x, const cr_mem *rstd, const cr_mem *grad, cr_mem *dx,
-                               cr_err *err)
+static cr_status layer_forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                               cr_mem *out, cr_err *err)
 {
+    const cri_layer *layer = m->impl;
+    int64_t cols = layer->half[0].norm->weight->num_elems;
+    const cr_mem *x = in;
+    frame kept = {0};
+
+    CR_CHECK(!add, "%s takes no stream to add to", m->name);
+    for (int i = 0; i < CRI_HALVES; i++) {
+        cr_mem *y = out;
+        if (p->tape && i + 1 < CRI_HALVES) CR_TRY(cri_push(p->tape, p, p->num_rows, cols, &y, err));
+        CR_TRY(half_forward(&layer->half[i], p, x, y, &kept.half[i], err));
+        x = y;
+    }
+    if (p->tape) cri_frame_push(m, p, &kept, sizeof kept);
+    return CR_OK;
+}
+
+/* grad is that of the half's output; dx is where that of its input is wanted: NULL, or grad itself, to which
+ * it is added. */
+static cr_status half_backward(const cri_half *half, cr_pass *p, const half_frame *kept,
+                               const cr_mem *grad, cr_mem *dx, cr_err *err)
+{
+    const cr_module *norm = half->norm;
     int64_t tokens = p->num_rows, cols = norm->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     cr_mem *normed, *d_normed = NULL;
@@ -67,37 +84,43 @@ static cr_status half_backward(const cr_module *part, const cr_module *norm, cr_
     CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
     if (dx || norm->has_trainable) CR_TRY(cri_push(p->scratch, p, tokens, cols, &d_normed, err));
     CR_TRY(cri_enter(norm, p, err));
-    CR_TRY(cri_norm(norm, p, x, tokens, normed, NULL, err));
-    CR_TRY(cr_module_backward(part, p, normed, grad, d_normed, err));
+    CR_TRY(cri_norm(norm, p, kept->x, tokens, normed, NULL, err));
+    CR_TRY(cr_module_backward(half->part, p, normed, grad, d_normed, err));
     if (d_normed)
-        CR_TRY(cri_norm_back(norm, p, x, rstd, d_normed, tokens, dx ? dx : d_normed,
+        CR_TRY(cri_norm_back(norm, p, kept->x, kept->rstd, d_normed, tokens, dx ? dx : d_normed,
                              dx ? CRI_DX_ADD : CRI_DX_SET, err));
     CR_TRY(cri_leave(norm, p, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
+static bool is_half_trained(const cri_half *half)
+{
+    return half->norm->has_trainable || half->part->has_trainable;
+}
+
 static cr_status layer_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
                                 const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
-    const cri_layer *parts = m->impl;
-    int64_t tokens = p->num_rows, cols = parts->norm1->weight->num_elems;
+    const cri_layer *layer = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
-    size_t bytes = (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype);
-    bool has_lower = grad_in || parts->norm1->has_trainable || parts->attention->has_trainable;
+    size_t bytes =
+        (size_t)(p->num_rows * layer->half[0].norm->weight->num_elems) * cr_dtype_bytes(p->dtype);
+    int lowest = 0;         /* half that needs a backward */
     cr_mem *grad = grad_in; /* of the stream, changed in place */
     frame kept;
 
     cri_frame_pop(m, p, &kept, sizeof kept);
-    if (has_lower && !grad) CR_TRY(cr_stack_push(p->scratch, bytes, &grad, err));
+    kept.half[0].x = in;
+    while (!grad_in && lowest + 1 < CRI_HALVES && !is_half_trained(&layer->half[lowest]))
+        lowest++;
+    if (lowest + 1 < CRI_HALVES && !grad) CR_TRY(cr_stack_push(p->scratch, bytes, &grad, err));
     if (grad && grad != grad_out) CR_TRY(cr_copy(p->dev, grad, grad_out, bytes, err));
-    CR_TRY(half_backward(parts->mlp, parts->norm2, p, kept.middle, kept.rstd2,
-                         grad ? grad : grad_out, grad, err));
-    if (has_lower)
-        CR_TRY(
-            half_backward(parts->attention, parts->norm1, p, in, kept.rstd1, grad, grad_in, err));
-    else
-        cri_frame_drop(parts->attention, p);
+    for (int i = CRI_HALVES; i-- > lowest;)
+        CR_TRY(half_backward(&layer->half[i], p, &kept.half[i], grad ? grad : grad_out,
+                             i > lowest ? grad : grad_in, err));
+    for (int i = lowest; i-- > 0;)
+        cri_frame_drop(layer->half[i].part, p);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

@@ -55,8 +55,13 @@ typedef struct cri_mlp {
 typedef struct cri_sparse {
     cr_module *gate, *list; /* the router's weight; the experts are children of the list */
 } cri_sparse;
+/* Of a decoder layer or a block of a tower: stream + part(norm(stream)). */
+typedef struct cri_half {
+    cr_module *norm, *part;
+} cri_half;
+enum { CRI_HALVES = 2 };
 typedef struct cri_layer {
-    cr_module *attention, *mlp, *norm1, *norm2;
+    cri_half half[CRI_HALVES]; /* attention, then the MLP */
 } cri_layer;
 /* impl of the root. */
 typedef struct cri_root {

@@ -97,10 +97,10 @@ static cr_module *add_block(const tower *t, cr_module *list, int64_t at)
     m->impl = layer = cri_alloc(t->model, sizeof *layer);
     m->ops = &cri_layer_ops;
     m->is_checkpointed = true;
-    layer->norm1 = add_norm(t, m, "norm1", d);
-    layer->norm2 = add_norm(t, m, "norm2", d);
-    layer->attention = add_attention(t, m, at);
-    layer->mlp = t->is_layer_norm ? add_gelu_mlp(t, m) : add_swiglu_mlp(t, m);
+    layer->half[0].norm = add_norm(t, m, "norm1", d);
+    layer->half[1].norm = add_norm(t, m, "norm2", d);
+    layer->half[0].part = add_attention(t, m, at);
+    layer->half[1].part = t->is_layer_norm ? add_gelu_mlp(t, m) : add_swiglu_mlp(t, m);
     return m;
 }
 
