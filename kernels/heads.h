@@ -28,7 +28,7 @@ typedef struct cr_qk_heads_args {
     float scaling;
     int sign;
     int64_t num_tokens, num_heads, num_kv_heads, head_dim;
-    float eps;
+    float eps, offset; /* as in cr_rmsnorm_args */
 } cr_qk_heads_args;
 
 #endif

@@ -154,7 +154,7 @@ static cr_status check_linear_grad(const cr_linear_grad_args *a, work *w, cr_err
 
 static cr_status check_rmsnorm(const cr_rmsnorm_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_cols, 4, 2 * cr_dtype_bytes(a->dtype));
+    *w = cells(a->num_rows, a->num_cols, 4, (a->add ? 3 : 2) * cr_dtype_bytes(a->dtype));
     return check_act("rmsnorm", a->dtype, err);
 }
 

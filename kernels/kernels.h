@@ -123,7 +123,8 @@ typedef struct cr_linear_grad_args {
 
 /* ---- rows ---- */
 
-/* RMSNorm over rows of num_cols (reference: x rsqrt(mean(x^2) + eps), rounded, then times weight).
+/* RMSNorm over rows of num_cols (reference: x rsqrt(mean(x^2) + eps), rounded, then times weight; with an
+ * offset, as Gemma has it, times offset + weight without that rounding), rounded once more before add.
  * rstd[num_rows] is written when not NULL. q/k norm: rows = T * heads, cols = D. In place is fine. */
 typedef struct cr_rmsnorm_args {
     const cr_mem *x, *weight;
@@ -131,7 +132,8 @@ typedef struct cr_rmsnorm_args {
     cr_mem *rstd; /* float32 */
     cr_dtype dtype;
     int64_t num_rows, num_cols;
-    float eps;
+    float eps, offset;
+    const cr_mem *add; /* [num_rows, num_cols] or NULL: the residual stream */
 } cr_rmsnorm_args;
 /* dx (=, or += if is_dx_added); dweight float32, added, may be NULL. dx may be dy. */
 typedef struct cr_rmsnorm_grad_args {
@@ -142,6 +144,7 @@ typedef struct cr_rmsnorm_grad_args {
     bool is_dx_added;
     cr_dtype dtype;
     int64_t num_rows, num_cols;
+    float offset;
 } cr_rmsnorm_grad_args;
 
 /* h = silu(gate) * up, all [num]. */

@@ -10,8 +10,6 @@
 #include "models/pass_impl.h"
 #include "models/split.h"
 
-#include <math.h>
-
 /* Activations of one call. T: tokens of the batch, H: heads of the model; with a split attention
  * works on A tokens and fewer heads, else the two sets are the same memory. */
 typedef struct activations {
@@ -69,24 +67,28 @@ static cr_status reserve(const cr_model_config *c, cr_pass *p, activations *a, c
 typedef enum direction { ROTATE = 1, ROTATE_BACK = -1 } direction;
 
 /* Of q and k in the same places. */
-static cr_qk_heads_args rotation(const cr_model_config *c, const cr_pass *p, cr_mem *q, cr_mem *k,
+static cr_qk_heads_args rotation(const cr_module *m, const cr_pass *p, cr_mem *q, cr_mem *k,
                                  direction sign)
 {
+    const cr_model_config *c = &m->model->config;
+    int rope = c->layers[m->layer].rope;
+
     return (cr_qk_heads_args){.q_in = q,
                               .k_in = k,
                               .q = q,
                               .k = k,
                               .dtype = p->dtype,
                               .positions = p->index.positions,
-                              .inv_freq = p->index.inv_freq,
+                              .inv_freq = p->index.inv_freq[rope],
                               .angles = p->angles,
-                              .scaling = c->rope_scaling,
+                              .scaling = c->ropes[rope].scaling,
                               .sign = sign,
                               .num_tokens = p->num_rows,
                               .num_heads = c->num_heads,
                               .num_kv_heads = c->num_kv_heads,
                               .head_dim = c->head_dim,
-                              .eps = c->rms_norm_eps};
+                              .eps = c->rms_norm_eps,
+                              .offset = c->norm_offset};
 }
 
 static cr_attention_args packed_args(const cr_module *m, const cr_pass *p, const activations *a)
@@ -105,8 +107,8 @@ static cr_attention_args packed_args(const cr_module *m, const cr_pass *p, const
                                .num_heads = a->q_all_cols / c->head_dim,
                                .num_kv_heads = a->kv_all_cols / c->head_dim,
                                .head_dim = c->head_dim,
-                               .scale = 1.0f / sqrtf((float)c->head_dim),
-                               .window = c->layer_window[m->layer]};
+                               .scale = c->layers[m->layer].scale,
+                               .window = c->layers[m->layer].window};
 }
 
 static cr_status attend_cached(const cr_module *m, cr_pass *p, const activations *a,
@@ -161,7 +163,7 @@ static cr_status norm_rotate_attend(const cr_module *m, cr_pass *p, const activa
                                     cr_err *err)
 {
     const cri_attention *parts = m->impl;
-    cr_qk_heads_args heads = rotation(&m->model->config, p, a->q_rows, a->k_rows, ROTATE);
+    cr_qk_heads_args heads = rotation(m, p, a->q_rows, a->k_rows, ROTATE);
 
     if (parts->q_norm) {
         CR_TRY(cri_enter(parts->q_norm, p, err));
@@ -261,7 +263,7 @@ static cr_status backward(const cr_module *m, cr_pass *p, const cr_mem *in, cons
     CR_TRY(cri_linear_back(parts->o, p, a.o_rows, grad_out, d_o, CRI_DX_SET, err));
     if (is_needed) {
         CR_TRY(back_attend(m, p, &a, d_o, d_qkv, err));
-        back = rotation(c, p, d_qkv[0], d_qkv[1], ROTATE_BACK);
+        back = rotation(m, p, d_qkv[0], d_qkv[1], ROTATE_BACK);
         CR_TRY(cr_qk_heads(p->dev, &back, err));
         CR_TRY(back_norm(parts->q_norm, p, a.q_raw, a.q_rstd, c->num_heads, d_qkv[0], err));
         CR_TRY(back_norm(parts->k_norm, p, a.k_raw, a.k_rstd, c->num_kv_heads, d_qkv[1], err));

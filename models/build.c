@@ -122,7 +122,8 @@ cr_module *cri_norm_add(cr_module *parent, const char *name, const char *cls, in
 {
     cr_module *m = cri_module_add(parent->model, parent, name, cls, 0, 1);
 
-    cri_param_add(m, "weight", CR_INIT_ONES, cols, 0);
+    cri_param_add(m, "weight", parent->model->config.norm_offset > 0 ? CR_INIT_ZEROS : CR_INIT_ONES,
+                  cols, 0);
     return m;
 }
 
@@ -169,7 +170,8 @@ static cr_module *add_mlp(cr_module *parent, const char *name, const classes *cl
     mlp->up = cri_linear_add(m, "up_proj", h, f, c->has_mlp_bias);
     mlp->down = cri_linear_add(m, "down_proj", f, h, c->has_mlp_bias);
     mlp->width = f;
-    cri_module_add(model, m, "act_fn", "SiLUActivation", 0, 0);
+    mlp->is_geglu = c->has_geglu;
+    cri_module_add(model, m, "act_fn", c->has_geglu ? "GELUTanh" : "SiLUActivation", 0, 0);
     return m;
 }
 
@@ -205,6 +207,23 @@ static cr_module *add_sparse(cr_module *layer, const classes *cls)
     return m;
 }
 
+/* The norms of a layer, by the names of Transformers: before attention, after it (families that have
+ * norms there), before the MLP and after it. */
+static void add_norms(cr_module *m, cri_layer *layer, const classes *cls)
+{
+    const cr_model_config *c = &m->model->config;
+    int64_t h = c->hidden_size;
+
+    layer->half[0].norm = cri_norm_add(m, "input_layernorm", cls->norm, h);
+    if (!c->has_norms_after) {
+        layer->half[1].norm = cri_norm_add(m, "post_attention_layernorm", cls->norm, h);
+        return;
+    }
+    layer->half[0].after = cri_norm_add(m, "post_attention_layernorm", cls->norm, h);
+    layer->half[1].norm = cri_norm_add(m, "pre_feedforward_layernorm", cls->norm, h);
+    layer->half[1].after = cri_norm_add(m, "post_feedforward_layernorm", cls->norm, h);
+}
+
 static void add_layer(cr_module *list, int64_t at, const classes *cls)
 {
     const cr_model *model = list->model;
@@ -213,18 +232,16 @@ static void add_layer(cr_module *list, int64_t at, const classes *cls)
     char name[24];
 
     snprintf(name, sizeof name, "%lld", (long long)at);
-    m = cri_module_add(model, list, name, cls->layer, 4, 0);
+    m = cri_module_add(model, list, name, cls->layer, 6, 0);
     m->impl = layer = cri_alloc(model, sizeof *layer);
     m->ops = &cri_layer_ops;
     m->layer = (int)at;
     m->is_checkpointed = true;
     layer->half[0].part = add_attention(m, cls);
-    layer->half[1].part = model->config.is_sparse_layer[at]
+    layer->half[1].part = model->config.layers[at].is_sparse
                               ? add_sparse(m, cls)
                               : add_mlp(m, "mlp", cls, model->config.intermediate_size);
-    layer->half[0].norm = cri_norm_add(m, "input_layernorm", cls->norm, model->config.hidden_size);
-    layer->half[1].norm =
-        cri_norm_add(m, "post_attention_layernorm", cls->norm, model->config.hidden_size);
+    add_norms(m, layer, cls);
     model->layers[at] = m;
 }
 
@@ -237,6 +254,8 @@ static void add_decoder(cri_root *root, cr_module *base, const cri_family *famil
 
     root->embed = cri_lookup_add(base, "embed_tokens", c->vocab_size, c->hidden_size);
     root->embed->ops = &cri_embedding_ops;
+    if (family->scales_embedding)
+        root->embed->cls = cri_class(model, family->text_prefix, "TextScaledWordEmbedding");
     list = cri_list_add(base, "layers", (size_t)c->num_layers);
     for (int64_t i = 0; i < c->num_layers; i++)
         add_layer(list, i, cls);
@@ -264,8 +283,9 @@ static void build_tree(cr_model *model)
     model->layers = cri_alloc(model, (size_t)c->num_layers * sizeof *model->layers);
     model->root = cri_module_add(model, NULL, "", cri_class(model, c->architecture, ""), 2, 0);
     model->root->impl = root = cri_alloc(model, sizeof *root);
-    root->base = cri_module_add(model, model->root, "model",
-                                cri_class(model, family->prefix, "Model"), 4, 0);
+    root->base = cri_module_add(
+        model, model->root, "model",
+        family->base ? family->base : cri_class(model, family->prefix, "Model"), 4, 0);
     if (c->vision) {
         root->visual = cri_vision_add(root->base, family);
         no_split[1] = cri_class(model, family->prefix, "VisionBlock");

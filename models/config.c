@@ -36,6 +36,25 @@ static const cri_family families[] = {
      .num_kv_heads = 32,
      .head_dim = 128,
      .max_position_embeddings = 32768},
+    {.model_type = "gemma3_text",
+     .prefix = "Gemma3",
+     .text_prefix = "Gemma3",
+     .base = "Gemma3TextModel",
+     .act_key = "hidden_activation",
+     .act = "gelu_pytorch_tanh",
+     .qkv_bias = CRI_BIAS_KEY,
+     .o_bias = CRI_BIAS_KEY,
+     .has_qk_norm = true,
+     .has_norms_after = true,
+     .is_tied = true,
+     .norm_offset = 1,
+     .scales_embedding = true,
+     .window_pattern = 6,
+     .query_scalar = 256,
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .max_position_embeddings = 131072,
+     .rope_theta = 1e6},
     {.model_type = "qwen3_moe",
      .prefix = "Qwen3Moe",
      .text_prefix = "Qwen3Moe",
@@ -176,8 +195,8 @@ static cr_status read_family(cr_model_config *c, const json_t *json, const cri_f
     *family = cri_family_find(json_string_value(type));
     if (!*family)
         return cr_fail(err, CR_EABSENT,
-                       "model_type '%s' is not available (llama, qwen2, qwen3, qwen3_moe, "
-                       "qwen2_5_vl, qwen3_vl and qwen3_vl_moe are)",
+                       "model_type '%s' is not available (llama, qwen2, qwen3, gemma3_text, "
+                       "qwen3_moe, qwen2_5_vl, qwen3_vl and qwen3_vl_moe are)",
                        json_string_value(type));
     c->model_type = cr_strdup((*family)->model_type);
     c->architecture = cr_asprintf("%sFor%s", (*family)->prefix,
@@ -234,12 +253,28 @@ static cr_status read_bias(const json_t *json, const char *key, cri_bias rule, b
     return cri_json_bool(json, key, false, out, err);
 }
 
+static cr_status refuse_softcaps(const json_t *json, cr_err *err)
+{
+    static const char *const keys[] = {"attn_logit_softcapping", "final_logit_softcapping"};
+    bool is_bidirectional;
+
+    for (size_t i = 0; i < CR_COUNT(keys); i++)
+        if (cri_json_get(json, keys[i]))
+            return cr_fail(err, CR_EABSENT, "'%s' is not available (null is)", keys[i]);
+    CR_TRY(cri_json_bool(json, "use_bidirectional_attention", false, &is_bidirectional, err));
+    return is_bidirectional
+               ? cr_fail(err, CR_EABSENT, "'use_bidirectional_attention' true is not available")
+               : CR_OK;
+}
+
 static cr_status read_switches(cr_model_config *c, const json_t *json, const cri_family *family,
                                cr_err *err)
 {
     double eps, range, dropout;
 
-    CR_TRY(cri_json_only(json, "hidden_act", "silu", err));
+    CR_TRY(cri_json_only(json, family->act_key ? family->act_key : "hidden_act",
+                         family->act ? family->act : "silu", err));
+    CR_TRY(refuse_softcaps(json, err));
     if (cri_json_get(json, "quantization_config"))
         return cr_fail(err, CR_EABSENT,
                        "'quantization_config': quantised weights are not available");
@@ -252,33 +287,41 @@ static cr_status read_switches(cr_model_config *c, const json_t *json, const cri
     c->rms_norm_eps = (float)eps;
     c->initializer_range = (float)range;
     c->has_qk_norm = family->has_qk_norm;
-    CR_TRY(cri_json_bool(json, "tie_word_embeddings", false, &c->is_tied, err));
+    c->has_norms_after = family->has_norms_after;
+    c->has_geglu = family->act != NULL;
+    c->norm_offset = family->norm_offset;
+    if (family->scales_embedding) c->embed_scale = sqrtf((float)c->hidden_size);
+    CR_TRY(cri_json_bool(json, "tie_word_embeddings", family->is_tied, &c->is_tied, err));
     CR_TRY(read_bias(json, "attention_bias", family->qkv_bias, &c->has_qkv_bias, err));
     CR_TRY(read_bias(json, "attention_bias", family->o_bias, &c->has_o_bias, err));
     return read_bias(json, "mlp_bias", family->mlp_bias, &c->has_mlp_bias, err);
 }
 
 /* A window counts only when use_sliding_window says so; then it is for layers from
- * max_window_layers on (all layers of qwen3_moe), unless layer_types says otherwise. */
+ * max_window_layers on (all layers of qwen3_moe), unless layer_types says otherwise. In Gemma it is for
+ * all layers but each n-th (sliding_window_pattern), unless layer_types says otherwise. */
 static cr_status read_windows(cr_model_config *c, const json_t *json, const cri_family *family,
                               cr_err *err)
 {
     const json_t *types = cri_json_get(json, "layer_types");
-    int64_t window, from = 0;
-    bool is_on = false;
+    int64_t window, from = 0, pattern = 0;
+    bool is_on = family->window_pattern > 0;
 
-    c->layer_window = CR_NEW_ARRAY(int64_t, c->num_layers);
     if (family->has_window) CR_TRY(cri_json_bool(json, "use_sliding_window", false, &is_on, err));
     if (!is_on) return CR_OK;
-    if (!family->has_experts)
+    if (family->window_pattern)
+        CR_TRY(cri_json_int(json, "sliding_window_pattern", family->window_pattern, 1, INT32_MAX,
+                            &pattern, err));
+    else if (!family->has_experts)
         CR_TRY(cri_json_int(json, "max_window_layers",
                             family->max_window_layers ? family->max_window_layers : 28, 0,
                             INT32_MAX, &from, err));
     if (json_object_get(json, "sliding_window") && !cri_json_get(json, "sliding_window"))
-        return CR_OK;
+        return pattern ? cr_fail(err, CR_EFORMAT, "'sliding_window' must be a whole number")
+                       : CR_OK;
     CR_TRY(cri_json_int(json, "sliding_window", 4096, 1, INT32_MAX, &window, err));
     for (int64_t i = from; i < c->num_layers; i++)
-        c->layer_window[i] = window;
+        c->layers[i].window = pattern && (i + 1) % pattern == 0 ? 0 : window;
     if (!types || family->has_experts) return CR_OK;
     if (!json_is_array(types) || (int64_t)json_array_size(types) != c->num_layers)
         return cr_fail(err, CR_EFORMAT, "'layer_types' must list num_hidden_layers (%lld) names",
@@ -291,7 +334,7 @@ static cr_status read_windows(cr_model_config *c, const json_t *json, const cri_
                            "layer_types[%lld] '%s' is not available (full_attention and "
                            "sliding_attention are)",
                            (long long)i, name ? name : "");
-        c->layer_window[i] = is_sliding ? window : 0;
+        c->layers[i].window = is_sliding ? window : 0;
     }
     return CR_OK;
 }
@@ -305,7 +348,6 @@ static cr_status read_experts(cr_model_config *c, const json_t *json, const cri_
     double coef;
     size_t at;
 
-    c->is_sparse_layer = CR_NEW_ARRAY(bool, c->num_layers);
     if (!family->has_experts) return CR_OK;
     CR_TRY(cri_json_int(json, "num_local_experts", is_vl ? 60 : 128, 0, 4096, &num_local, err));
     CR_TRY(cri_json_int(json, "num_experts", num_local, 0, 4096, &c->num_experts, err));
@@ -323,7 +365,7 @@ static cr_status read_experts(cr_model_config *c, const json_t *json, const cri_
         return cr_fail(err, CR_EFORMAT, "num_experts_per_tok %lld is more than num_experts %lld",
                        (long long)c->num_experts_per_tok, (long long)c->num_experts);
     for (int64_t i = 0; i < c->num_layers; i++)
-        c->is_sparse_layer[i] = c->num_experts > 0 && (i + 1) % step == 0;
+        c->layers[i].is_sparse = c->num_experts > 0 && (i + 1) % step == 0;
     if (dense && !json_is_array(dense))
         return cr_fail(err, CR_EFORMAT, "'mlp_only_layers' must be a list of layers");
     json_array_foreach(dense, at, entry)
@@ -331,9 +373,27 @@ static cr_status read_experts(cr_model_config *c, const json_t *json, const cri_
         int64_t layer = json_is_integer(entry) ? json_integer_value(entry) : -1;
         if (layer < 0)
             return cr_fail(err, CR_EFORMAT, "'mlp_only_layers' must be a list of layers");
-        if (layer < c->num_layers) c->is_sparse_layer[layer] = false;
+        if (layer < c->num_layers) c->layers[layer].is_sparse = false;
     }
     return CR_OK;
+}
+
+/* What decoder layers have of their own. */
+static cr_status read_layers(cr_model_config *c, const json_t *json, const cri_family *family,
+                             cr_err *err)
+{
+    double scalar = (double)c->head_dim;
+
+    c->layers = CR_NEW_ARRAY(cr_layer_config, c->num_layers);
+    if (family->query_scalar > 0)
+        CR_TRY(cri_json_real(json, "query_pre_attn_scalar", family->query_scalar, 1e-6, 1e6,
+                             &scalar, err));
+    CR_TRY(read_windows(c, json, family, err));
+    for (int64_t i = 0; i < c->num_layers; i++) {
+        c->layers[i].scale = 1.0f / sqrtf((float)scalar);
+        c->layers[i].rope = family->window_pattern && c->layers[i].window;
+    }
+    return read_experts(c, json, family, err);
 }
 
 static cr_status read_dtype(cr_model_config *c, const json_t *json, cr_err *err)
@@ -418,11 +478,10 @@ cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *
     text = cri_vision_text(json, family);
     CR_TRY_GOTO(out, read_sizes(c, text, family, err));
     CR_TRY_GOTO(out, read_switches(c, text, family, err));
-    CR_TRY_GOTO(out, read_windows(c, text, family, err));
-    CR_TRY_GOTO(out, read_experts(c, text, family, err));
+    CR_TRY_GOTO(out, read_layers(c, text, family, err));
     CR_TRY_GOTO(out, read_dtype(c, text, err));
     CR_TRY_GOTO(out, read_ids(c, text, generation, err));
-    CR_TRY_GOTO(out, cri_rope_read(c, text, family->rope_theta, err));
+    CR_TRY_GOTO(out, cri_rope_read(c, text, family, err));
     CR_TRY_GOTO(out, cri_vision_read(c, json, text, family, err));
 out:
     json_decref(text);
@@ -433,10 +492,10 @@ void cri_config_fini(cr_model_config *c)
 {
     cr_free(c->model_type);
     cr_free(c->architecture);
-    cr_free(c->inv_freq);
+    for (size_t i = 0; i < CR_MAX_ROPES; i++)
+        cr_free(c->ropes[i].inv_freq);
     cr_free(c->rope_axis);
-    cr_free(c->layer_window);
-    cr_free(c->is_sparse_layer);
+    cr_free(c->layers);
     if (c->vision) cr_free(c->vision->is_full);
     cr_free(c->vision);
     json_decref(c->json);

@@ -27,24 +27,41 @@ typedef struct cr_vision_config {
     int32_t image_id, video_id, start_id; /* placeholders, and the token before their first */
 } cr_vision_config;
 
+/* Rotary embedding: inverse frequencies [head_dim / 2], scaling applied (owned), and a factor on cos and sin. */
+typedef struct cr_rope_config {
+    float *inv_freq, scaling;
+} cr_rope_config;
+
+/* What a decoder layer has of its own. */
+typedef struct cr_layer_config {
+    int64_t window; /* sliding window, 0: full attention */
+    float scale;    /* of q . k */
+    int rope;       /* which of the model's */
+    bool is_sparse; /* experts */
+} cr_layer_config;
+
+enum { CR_MAX_ROPES = 2 };
+
 typedef struct cr_model_config {
-    char *model_type;   /* "llama", "qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", .. */
+    char *model_type;   /* "llama", "qwen2", "qwen3", "gemma3_text", "qwen2_5_vl", "qwen3_vl", .. */
     char *architecture; /* "LlamaForCausalLM" */
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
         head_dim;
     int64_t max_position_embeddings;
     float rms_norm_eps, initializer_range;
     bool is_tied, has_qkv_bias, has_o_bias, has_mlp_bias, has_qk_norm;
-    int64_t *layer_window;  /* [num_layers] sliding window, 0: full attention (owned) */
-    int64_t position_limit; /* positions must be below it; 0: no limit (dynamic rope scaling) */
-    float *inv_freq;        /* [head_dim / 2], scaling applied (owned) */
-    float rope_scaling;     /* factor on cos and sin */
-    uint8_t *rope_axis;     /* [head_dim / 2] M-RoPE: t, h or w; NULL: there is one axis (owned) */
+    bool has_norms_after, has_geglu; /* after both parts of a layer; GeGLU instead of SwiGLU */
+    float norm_offset;               /* an RMSNorm multiplies by it + its weight */
+    float embed_scale;               /* factor on embeddings, 0: none */
+    cr_layer_config *layers;         /* [num_layers] (owned) */
+    cr_rope_config
+        ropes[CR_MAX_ROPES]; /* the second: of layers with a window, where those differ */
+    int64_t position_limit;  /* positions must be below it; 0: no limit (dynamic rope scaling) */
+    uint8_t *rope_axis;      /* [head_dim / 2] M-RoPE: t, h or w; NULL: there is one axis (owned) */
     int32_t bos_id, pad_id,
         eos_ids[16]; /* -1: none; generation_config.json decides eos when there */
     int num_eos;
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
-    bool *is_sparse_layer;                 /* [num_layers] (owned) */
     bool should_norm_topk, wants_aux_loss; /* norm_topk_prob, output_router_logits */
     float router_aux_loss_coef;
     cr_dtype storage_dtype;   /* torch_dtype / dtype */

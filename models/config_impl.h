@@ -15,11 +15,17 @@ typedef struct cri_family {
     const char *model_type, *prefix; /* "qwen3_vl", "Qwen3VL" */
     const char *text_prefix, *mlp;   /* "Qwen3VLText"; NULL: text_prefix and "MLP" */
     cri_bias qkv_bias, o_bias, mlp_bias;
-    bool has_qk_norm, has_window, has_experts;
+    bool has_qk_norm, has_window, has_experts, has_norms_after, is_tied;
     bool is_stacked; /* files have its experts as cr_stacked; the router always renormalises */
     int64_t num_kv_heads, head_dim; /* of the class, when the key is absent; 0: derived */
     int64_t max_position_embeddings, max_window_layers;
-    double rms_norm_eps, rope_theta; /* 0: the usual ones */
+    double rms_norm_eps, rope_theta;  /* 0: the usual ones */
+    const char *act_key, *act, *base; /* NULL: "hidden_act", "silu"; prefix and "Model" */
+    float norm_offset;
+    bool scales_embedding; /* by the root of hidden_size */
+    int64_t
+        window_pattern; /* layers with a window and a rope of their own, but for each n-th; 0: none */
+    double query_scalar; /* query_pre_attn_scalar; 0: head_dim */
     cri_vision_kind vision;
     const char *vision_class, *vision_act;
     int64_t patch_size;
@@ -45,9 +51,9 @@ CR_MUST cr_status cri_json_bool(const json_t *o, const char *key, bool fallback,
 CR_MUST cr_status cri_json_real(const json_t *o, const char *key, double fallback, double least,
                                 double most, double *out, cr_err *err);
 
-/* rope.c: inv_freq, rope_scaling and position_limit from rope_theta and rope_scaling (4.x) or
+/* rope.c: ropes and position_limit from rope_theta and rope_scaling (4.x) or
  * rope_parameters (5.x). usual_theta: of the family, 0: 10000. */
-CR_MUST cr_status cri_rope_read(cr_model_config *c, const json_t *json, double usual_theta,
+CR_MUST cr_status cri_rope_read(cr_model_config *c, const json_t *json, const cri_family *family,
                                 cr_err *err);
 
 /* config_vision.c: the text part as one object (the caller frees it). */

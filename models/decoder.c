@@ -18,18 +18,18 @@ static cr_status push_rstd(cr_pass *p, int64_t num, cr_mem **out, cr_err *err)
     return p->tape ? cr_stack_push(p->tape, (size_t)num * sizeof(float), out, err) : CR_OK;
 }
 
-static cr_status norm_forward(const cr_module *norm, cr_pass *p, const cr_mem *x, cr_mem *y,
-                              cr_mem *rstd, cr_err *err)
+static cr_status norm_forward(const cr_module *norm, cr_pass *p, const cr_mem *x, const cr_mem *add,
+                              cr_mem *y, cr_mem *rstd, cr_err *err)
 {
     CR_TRY(cri_enter(norm, p, err));
-    CR_TRY(cri_norm(norm, p, x, p->num_rows, y, rstd, err));
+    CR_TRY(cri_norm(norm, p, x, p->num_rows, add, y, rstd, err));
     return cri_leave(norm, p, err);
 }
 
 /* What a half leaves for its backward: its input, and what its norms keep. */
 typedef struct half_frame {
     const cr_mem *x;
-    cr_mem *rstd, *y, *rstd_after; /* y: of the part, where a norm comes after it */
+    cr_mem *rstd, *y, *rstd_after; /* y: what the part computed, where a norm comes after it */
 } half_frame;
 typedef struct frame {
     half_frame half[CRI_HALVES];
@@ -46,8 +46,16 @@ static cr_status half_forward(const cri_half *half, cr_pass *p, const cr_mem *x,
     kept->x = x;
     CR_TRY(push_rstd(p, cri_norm_floats(half->norm, tokens), &kept->rstd, err));
     CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
-    CR_TRY(norm_forward(half->norm, p, x, normed, kept->rstd, err));
-    CR_TRY(cr_module_forward(half->part, p, normed, x, out, err));
+    CR_TRY(norm_forward(half->norm, p, x, NULL, normed, kept->rstd, err));
+    if (!half->after) {
+        CR_TRY(cr_module_forward(half->part, p, normed, x, out, err));
+    } else {
+        CR_TRY(push_rstd(p, cri_norm_floats(half->after, tokens), &kept->rstd_after, err));
+        CR_TRY(cri_push(cri_keep(p), p, tokens, cols, &kept->y, err));
+        CR_TRY(cr_module_forward(half->part, p, normed, NULL, kept->y, err));
+        CR_TRY(norm_forward(half->after, p, kept->y, out ? x : NULL, out ? out : normed,
+                            kept->rstd_after, err));
+    }
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -79,12 +87,20 @@ static cr_status half_backward(const cri_half *half, cr_pass *p, const half_fram
     const cr_module *norm = half->norm;
     int64_t tokens = p->num_rows, cols = norm->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
-    cr_mem *normed, *d_normed = NULL;
+    cr_mem *normed, *d_normed = NULL, *d_y;
 
+    if (half->after) {
+        CR_TRY(cri_push(p->scratch, p, tokens, cols, &d_y, err));
+        CR_TRY(cri_enter(half->after, p, err));
+        CR_TRY(cri_norm_back(half->after, p, kept->y, kept->rstd_after, grad, tokens, d_y,
+                             CRI_DX_SET, err));
+        CR_TRY(cri_leave(half->after, p, err));
+        grad = d_y;
+    }
     CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
     if (dx || norm->has_trainable) CR_TRY(cri_push(p->scratch, p, tokens, cols, &d_normed, err));
     CR_TRY(cri_enter(norm, p, err));
-    CR_TRY(cri_norm(norm, p, kept->x, tokens, normed, NULL, err));
+    CR_TRY(cri_norm(norm, p, kept->x, tokens, NULL, normed, NULL, err));
     CR_TRY(cr_module_backward(half->part, p, normed, grad, d_normed, err));
     if (d_normed)
         CR_TRY(cri_norm_back(norm, p, kept->x, kept->rstd, d_normed, tokens, dx ? dx : d_normed,
@@ -96,7 +112,8 @@ static cr_status half_backward(const cri_half *half, cr_pass *p, const half_fram
 
 static bool is_half_trained(const cri_half *half)
 {
-    return half->norm->has_trainable || half->part->has_trainable;
+    return half->norm->has_trainable || half->part->has_trainable ||
+           (half->after && half->after->has_trainable);
 }
 
 static cr_status layer_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
@@ -129,13 +146,25 @@ const cr_module_ops cri_layer_ops = {layer_forward, layer_backward};
 
 /* ---- embedding ---- */
 
+/* y = x times the factor that the model's embeddings have; nothing where they have none. */
+static cr_status scale_rows(const cr_module *m, const cr_pass *p, const cr_mem *x, cr_mem *y,
+                            cr_err *err)
+{
+    if (!p->index.embed_scales) return CR_OK;
+    return cr_rows_scale(p->dev,
+                         &(cr_rows_scale_args){p->dtype, x, p->index.embed_scales, p->num_rows,
+                                               m->weight->shape[1], y},
+                         err);
+}
+
 static cr_status embedding_forward(const cr_module *m, cr_pass *p, const cr_mem *in,
                                    const cr_mem *add, cr_mem *out, cr_err *err)
 {
     (void)in;
     (void)add;
-    return cr_embedding(
-        p->dev, &(cr_embedding_args){&m->weight->weight, p->index.ids, p->num_rows, out}, err);
+    CR_TRY(cr_embedding(
+        p->dev, &(cr_embedding_args){&m->weight->weight, p->index.ids, p->num_rows, out}, err));
+    return scale_rows(m, p, out, out, err);
 }
 
 /* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
@@ -146,10 +175,17 @@ static cr_status embedding_backward(const cr_module *m, cr_pass *p, const cr_mem
     const cr_batch *b = p->batch;
     int64_t cols = m->weight->shape[1];
     int32_t pad = m->model->config.pad_id;
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_mem *scaled;
 
     (void)in;
     (void)grad_in;
     if (!cri_grad(m->weight)) return CR_OK;
+    if (p->index.embed_scales) {
+        CR_TRY(cri_push(p->scratch, p, p->num_rows, cols, &scaled, err));
+        CR_TRY(scale_rows(m, p, grad_out, scaled, err));
+        grad_out = scaled;
+    }
     for (int64_t t = 0, end; t < b->num_tokens; t = end + 1) {
         end = t;
         while (end < b->num_tokens && b->ids[end] != pad && !cri_is_placed(m->model, b, end))
@@ -162,6 +198,7 @@ static cr_status embedding_backward(const cr_module *m, cr_pass *p, const cr_mem
                                           cri_grad(m->weight)},
                 err));
     }
+    cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
@@ -493,7 +530,7 @@ static cr_status run_forward(const cr_model *model, cr_pass *p, const head_out *
     CR_TRY(push_rstd(p, h->num_rows, &h->mean_z, err));
     CR_TRY(cri_push(p->scratch, p, h->num_rows, model->config.hidden_size, &normed, err));
     CR_TRY(cri_enter(root->norm, p, err));
-    CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, normed, h->rstd, err));
+    CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, NULL, normed, h->rstd, err));
     CR_TRY(cri_leave(root->norm, p, err));
     if (root->text) CR_TRY(cri_leave(root->text, p, err));
     CR_TRY(cri_leave(root->base, p, err));
@@ -639,7 +676,7 @@ static cr_status back_head(const cr_model *model, cr_pass *p, const cr_outputs *
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
         if (of_out->of[i]) CR_TRY(push_rows(p->scratch, h, of_out->of[i], &of[i], err));
     CR_TRY(cri_enter(root->norm, p, err));
-    CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, normed, NULL, err));
+    CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, NULL, normed, NULL, err));
     CR_TRY(cri_enter(root->lm_head, p, err));
     a = (cr_head_grad_args){.fwd = {.x = normed,
                                     .w = &cri_own(weight)->weight,

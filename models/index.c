@@ -113,6 +113,21 @@ static void stage_attention(cri_staging *s, cr_pass *p)
     if (p->split) stage_words(s, &x->split_lists, p->split->lists, p->split->num_in_lists);
 }
 
+static void stage_embed_scales(cri_staging *s, cr_pass *p, float scale)
+{
+    int64_t num = p->batch->num_tokens;
+    float *scales;
+
+    if (scale == 0) return;
+    scales = CR_NEW_ARRAY(float, num);
+    cr_cast_host(p->dtype, scales, CR_F32, &scale, 1);
+    cr_cast_host(CR_F32, &scale, p->dtype, scales, 1);
+    for (int64_t t = 0; t < num; t++)
+        scales[t] = scale;
+    stage_words(s, &p->index.embed_scales, scales, num);
+    cr_free(scales);
+}
+
 /* Of num labelled rows. The lists that rows point into have no length of their own: as far as rows go. */
 static void stage_edits(cri_staging *s, cr_row_edits_mem *to, const cr_row_edits *e, int64_t num)
 {
@@ -154,7 +169,9 @@ cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
     s->num = 0;
     stage_words(s, &x->ids, b->ids, b->num_tokens);
     stage_words(s, &x->positions, b->positions, b->num_tokens);
-    stage_words(s, &x->inv_freq, c->inv_freq, c->head_dim / 2);
+    for (int i = 0; i < CR_MAX_ROPES; i++)
+        stage_words(s, &x->inv_freq[i], c->ropes[i].inv_freq, c->head_dim / 2);
+    stage_embed_scales(s, p, c->embed_scale);
     stage_attention(s, p);
     if (h->num_rows) {
         stage_words(s, &x->head_rows, h->rows, h->num_rows);

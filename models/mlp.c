@@ -1,24 +1,40 @@
-/* mlp.c -- the dense SwiGLU block: down(silu(gate x) * up x). Keeps gate and up; the product of the
- * two is made again in backward, and their gradients take their place on the tape.
+/* mlp.c -- the dense gated block: down(h) with h = silu(gate x) * up x (SwiGLU), or gelu for silu (GeGLU).
+ * Keeps gate and up; h is made again in backward, and the gradients of the two take their place on the tape.
  *
- * As an expert, each row's output is multiplied by a weight later (sparse.c). With h = silu(gate x) * up x,
+ * As an expert, each row's output is multiplied by a weight later (sparse.c):
  * the gradient of that weight is grad_out . down(h) = (down^T grad_out) . h: no output is needed.
  *
  * With pass->mlp_tiles > 1 it runs tile by tile of its rows (TiledMLP) and keeps nothing:
  * backward makes gate and up of a tile again. Weights are there for all tiles of a call (one pair of
  * hooks each), and gradients of all tiles are added in float32 where they belong.
  */
+#include "kernels/vision.h"
 #include "models/pass_impl.h"
 
-static cr_status swiglu(const cr_module *m, cr_pass *p, const cr_mem *gate, const cr_mem *up,
-                        cr_mem **h, cr_err *err)
+/* *h: of the rows of the pass, on scratch. */
+static cr_status push_product(const cri_mlp *parts, cr_pass *p, const cr_mem *gate,
+                              const cr_mem *up, cr_mem **h, cr_err *err)
 {
-    const cri_mlp *parts = m->impl;
-    int64_t tokens = p->num_rows;
+    size_t num = (size_t)(p->num_rows * parts->width);
 
-    CR_TRY(cri_push(p->scratch, p, tokens, parts->width, h, err));
-    return cr_swiglu(
-        p->dev, &(cr_swiglu_args){p->dtype, gate, up, *h, (size_t)(tokens * parts->width)}, err);
+    CR_TRY(cri_push(p->scratch, p, p->num_rows, parts->width, h, err));
+    if (parts->is_geglu)
+        return cr_geglu(p->dev, &(cr_geglu_args){CR_GELU_TANH, p->dtype, gate, up, *h, num}, err);
+    return cr_swiglu(p->dev, &(cr_swiglu_args){p->dtype, gate, up, *h, num}, err);
+}
+
+/* gate and up become their gradients, from that of h. */
+static cr_status back_product(const cri_mlp *parts, const cr_pass *p, const cr_mem *dh,
+                              cr_mem *gate, cr_mem *up, cr_err *err)
+{
+    size_t num = (size_t)(p->num_rows * parts->width);
+
+    if (parts->is_geglu)
+        return cr_geglu_grad(
+            p->dev, &(cr_geglu_grad_args){CR_GELU_TANH, p->dtype, gate, up, dh, gate, up, num},
+            err);
+    return cr_swiglu_grad(p->dev, &(cr_swiglu_grad_args){p->dtype, gate, up, dh, gate, up, num},
+                          err);
 }
 
 /* Backward of the rows of the pass from gate and up, which become their own gradients. */
@@ -29,11 +45,10 @@ static cr_status back_rows(const cr_module *m, cr_pass *p, const cr_mem *in, con
     const cr_mem *row_weight = p->expert_rows ? p->expert_rows->weight : NULL;
     cr_mem *row_grad = p->expert_rows ? p->expert_rows->grad : NULL;
     int64_t tokens = p->num_rows;
-    size_t num = (size_t)(tokens * parts->width);
     cr_mem *h = NULL, *weighted, *dh = NULL;
     bool is_needed = grad_in || parts->gate->has_trainable || parts->up->has_trainable;
 
-    if (parts->down->has_trainable || row_grad) CR_TRY(swiglu(m, p, gate, up, &h, err));
+    if (parts->down->has_trainable || row_grad) CR_TRY(push_product(parts, p, gate, up, &h, err));
     weighted = h;
     if (row_weight && parts->down->has_trainable) {
         CR_TRY(cri_push(p->scratch, p, tokens, parts->width, &weighted, err));
@@ -51,8 +66,7 @@ static cr_status back_rows(const cr_module *m, cr_pass *p, const cr_mem *in, con
         CR_TRY(cr_rows_scale(
             p->dev, &(cr_rows_scale_args){p->dtype, dh, row_weight, tokens, parts->width, dh},
             err));
-    CR_TRY(
-        cr_swiglu_grad(p->dev, &(cr_swiglu_grad_args){p->dtype, gate, up, dh, gate, up, num}, err));
+    CR_TRY(back_product(parts, p, dh, gate, up, err));
     CR_TRY(cri_linear_back(parts->gate, p, in, gate, grad_in, CRI_DX_SET, err));
     return cri_linear_back(parts->up, p, in, up, grad_in, CRI_DX_ADD, err);
 }
@@ -150,7 +164,7 @@ static cr_status forward_tiles(const cr_module *m, cr_pass *p, const cr_mem *in,
     CR_TRY(enter_all(parts, p, err));
     while (next_tile(p, &t)) {
         CR_TRY(gate_and_up(parts, &t.pass, at_const(&t, in, cols), &gate, &up, err));
-        CR_TRY(swiglu(m, &t.pass, gate, up, &h, err));
+        CR_TRY(push_product(parts, &t.pass, gate, up, &h, err));
         CR_TRY(
             cri_linear(parts->down, &t.pass, h, at_const(&t, add, cols), at(&t, out, cols), err));
         cr_stack_release(p->scratch, mark);
@@ -197,7 +211,7 @@ static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const
     CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &kept.up, err));
     CR_TRY(multiply(parts, p, in, kept.gate, kept.up, err));
     if (out) {
-        CR_TRY(swiglu(m, p, kept.gate, kept.up, &h, err));
+        CR_TRY(push_product(parts, p, kept.gate, kept.up, &h, err));
         CR_TRY(cri_linear(parts->down, p, h, add, out, err));
     }
     if (p->tape) cri_frame_push(m, p, &kept, sizeof kept);

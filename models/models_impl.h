@@ -51,13 +51,14 @@ typedef struct cri_attention {
 typedef struct cri_mlp {
     cr_module *gate, *up, *down;
     int64_t width;
+    bool is_geglu; /* else SwiGLU */
 } cri_mlp;
 typedef struct cri_sparse {
     cr_module *gate, *list; /* the router's weight; the experts are children of the list */
 } cri_sparse;
-/* Of a decoder layer or a block of a tower: stream + part(norm(stream)). */
+/* Of a decoder layer or a block of a tower: stream + part(norm(stream)), or stream + after(part(norm(stream))). */
 typedef struct cri_half {
-    cr_module *norm, *part;
+    cr_module *norm, *part, *after; /* after: a norm, or NULL */
 } cri_half;
 enum { CRI_HALVES = 2 };
 typedef struct cri_layer {

@@ -315,8 +315,8 @@ static cr_status layer_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int
     return cr_layernorm(p->dev, &a, err);
 }
 
-cr_status cri_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
-                   cr_mem *rstd, cr_err *err)
+cr_status cri_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows,
+                   const cr_mem *add, cr_mem *y, cr_mem *rstd, cr_err *err)
 {
     cr_rmsnorm_args a = {.x = x,
                          .weight = m->weight->weight.data,
@@ -325,8 +325,11 @@ cr_status cri_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_
                          .dtype = p->dtype,
                          .num_rows = num_rows,
                          .num_cols = m->weight->num_elems,
-                         .eps = eps_of(m)};
+                         .eps = eps_of(m),
+                         .offset = m->model->config.norm_offset,
+                         .add = add};
 
+    CR_CHECK(!m->bias || !add, "a LayerNorm adds to nothing");
     if (m->bias) return layer_norm(m, p, x, num_rows, y, rstd, err);
     return cr_rmsnorm(p->dev, &a, err);
 }
@@ -363,7 +366,8 @@ cr_status cri_norm_back(const cr_module *m, cr_pass *p, const cr_mem *x, const c
                               .is_dx_added = how == CRI_DX_ADD,
                               .dtype = p->dtype,
                               .num_rows = num_rows,
-                              .num_cols = m->weight->num_elems};
+                              .num_cols = m->weight->num_elems,
+                              .offset = m->model->config.norm_offset};
 
     if (m->bias) return layer_norm_back(m, p, x, rstd, dy, num_rows, dx, how, err);
     return cr_rmsnorm_grad(p->dev, &a, err);

@@ -52,10 +52,12 @@ typedef struct cr_kv_view {
 /* Arrays of a batch in memory of the device: uploaded in one piece when a pass begins, and there until its
  * end (on the tape, or else on scratch). What was not given is NULL. */
 typedef struct cr_pass_index {
-    const cr_mem *ids, *positions; /* [T] */
-    const cr_mem *inv_freq;        /* [head_dim / 2] float32, of the model */
-    const cr_mem *cu_seqlens;      /* of attention: of the split, if there is one */
-    cr_seq_sizes sizes;            /* of the same, or of the rows of the cache */
+    const cr_mem *ids, *positions;        /* [T] */
+    const cr_mem *inv_freq[CR_MAX_ROPES]; /* [head_dim / 2] float32, of the model's ropes */
+    const cr_mem
+        *embed_scales; /* [T] float32, all the model's embed_scale in the dtype of the pass */
+    const cr_mem *cu_seqlens; /* of attention: of the split, if there is one */
+    cr_seq_sizes sizes;       /* of the same, or of the rows of the cache */
     const cr_mem *row_slot, *row_pos, *block_table; /* of kv */
     const cr_mem *row_tiles;                        /* of its rows, unless the pass is recorded */
     int64_t num_tiles, num_alone;

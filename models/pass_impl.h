@@ -123,7 +123,7 @@ CR_MUST cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *
  * impl is its eps (a float), or NULL: rms_norm_eps. rstd [num_rows] is for the backward, and has the means
  * of a LayerNorm after it: cri_norm_floats in all. */
 CR_MUST cr_status cri_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows,
-                           cr_mem *y, cr_mem *rstd, cr_err *err);
+                           const cr_mem *add, cr_mem *y, cr_mem *rstd, cr_err *err);
 CR_MUST cr_status cri_norm_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
                                 const cr_mem *dy, int64_t num_rows, cr_mem *dx, cri_dx how,
                                 cr_err *err);

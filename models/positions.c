@@ -153,5 +153,5 @@ void cri_rope_angles(const cr_model_config *c, const cr_batch *b, float *angles)
     for (int64_t t = 0; t < b->num_tokens; t++)
         for (int64_t i = 0; i < half; i++)
             angles[t * half + i] =
-                (float)b->mrope[c->rope_axis[i] * b->num_tokens + t] * c->inv_freq[i];
+                (float)b->mrope[c->rope_axis[i] * b->num_tokens + t] * c->ropes[0].inv_freq[i];
 }

@@ -39,7 +39,7 @@ void cri_stack_experts(cr_model *model)
     for (int64_t i = 0; i < model->config.num_layers; i++) {
         const cri_layer *layer = model->layers[i]->impl;
         const cri_sparse *sparse = layer->half[1].part->impl;
-        for (size_t e = 0; model->config.is_sparse_layer[i] && e < sparse->list->num_children; e++)
+        for (size_t e = 0; model->config.layers[i].is_sparse && e < sparse->list->num_children; e++)
             stack_expert(model, sparse->list->children[e]);
     }
 }

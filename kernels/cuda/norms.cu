@@ -36,6 +36,8 @@ template <class T> struct norm_forward {
     int64_t num_rows, num_cols;
     float eps;
     bool is_fast;
+    float offset; /* of RMSNorm's weight, and what is added to the result or NULL */
+    const T *add;
 };
 
 /* Sum over a row of f(x). */
@@ -78,8 +80,15 @@ static __global__ void __launch_bounds__(BLOCK) norm(norm_forward<T> a)
         if (IS_LAYER) load8(b, a.bias, c, a.num_cols, a.is_fast);
 #pragma unroll
         for (int e = 0; e < PER; e++)
-            x[e] =
-                IS_LAYER ? fmaf((x[e] - mean) * rstd, w[e], b[e]) : rounded<T>(x[e] * rstd) * w[e];
+            x[e] = IS_LAYER           ? fmaf((x[e] - mean) * rstd, w[e], b[e])
+                   : a.offset == 0.0f ? rounded<T>(x[e] * rstd) * w[e]
+                                      : x[e] * rstd * (a.offset + w[e]);
+        if (!IS_LAYER && a.add) {
+            load8(b, a.add + r * a.num_cols, c, a.num_cols, a.is_fast);
+#pragma unroll
+            for (int e = 0; e < PER; e++)
+                x[e] = b[e] + rounded<T>(x[e]);
+        }
         store8(a.y + r * a.num_cols, c, a.num_cols, a.is_fast, x);
     }
 }
@@ -106,7 +115,8 @@ template <class T> static cudaError_t rmsnorm(cr_device *dev, const cr_rmsnorm_a
                                NULL,        out<T>(a->y),
                                NULL,        out<float>(a->rstd),
                                a->num_rows, a->num_cols,
-                               a->eps,      are_wide(a->num_cols, a->x, a->weight, a->y, NULL)};
+                               a->eps,      are_wide(a->num_cols, a->x, a->weight, a->y, a->add),
+                               a->offset,   in<T>(a->add)};
 
     return forward<T, false>(dev, f);
 }
@@ -127,7 +137,9 @@ template <class T> static cudaError_t layernorm(cr_device *dev, const cr_layerno
                                a->num_rows,
                                a->num_cols,
                                a->eps,
-                               are_wide(a->num_cols, a->x, a->weight, a->y, a->bias)};
+                               are_wide(a->num_cols, a->x, a->weight, a->y, a->bias),
+                               0,
+                               NULL};
 
     return forward<T, true>(dev, f);
 }
@@ -147,6 +159,7 @@ template <class T> struct norm_backward {
     float *parts;
     int64_t num_rows, num_cols, rows_a_group;
     bool is_dx_added, is_fast;
+    float offset; /* of RMSNorm's weight */
 };
 
 /* x, dy and weight of columns c .. of row r: all three are asked for before the first is used. */
@@ -192,9 +205,11 @@ static __global__ void __launch_bounds__(BLOCK, CHUNKS > 1 ? 1 : 2) norm_grad(no
 #pragma unroll
             for (int e = 0; e < PER; e++) {
                 n[i][e] = (n[i][e] - mean) * rstd; /* beyond the row dy and w are 0 */
-                dw[i][e] = fmaf(u[i][e], IS_LAYER ? n[i][e] : rounded<T>(n[i][e]), dw[i][e]);
+                dw[i][e] =
+                    fmaf(u[i][e], IS_LAYER || a.offset != 0.0f ? n[i][e] : rounded<T>(n[i][e]),
+                         dw[i][e]);
                 if (IS_LAYER) db[i][e] += u[i][e];
-                u[i][e] *= w[e];
+                u[i][e] *= IS_LAYER || a.offset == 0.0f ? w[e] : a.offset + w[e];
                 if (IS_LAYER) sum += u[i][e];
                 dot = fmaf(u[i][e], n[i][e], dot);
             }
@@ -294,7 +309,8 @@ static cr_status rmsnorm_grad(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_
         in<T>(a->x), in<T>(a->weight),   in<T>(a->dy),
         NULL,        in<float>(a->rstd), out<T>(a->dx),
         NULL,        a->num_rows,        a->num_cols,
-        0,           a->is_dx_added,     are_wide(a->num_cols, a->x, a->weight, a->dy, a->dx)};
+        0,           a->is_dx_added,     are_wide(a->num_cols, a->x, a->weight, a->dy, a->dx),
+        a->offset};
 
     return backward<T, false>("rmsnorm_grad", dev, b, a->dweight, NULL, err);
 }
@@ -318,7 +334,8 @@ static cr_status layernorm_grad(cr_device *dev, const cr_layernorm_grad_args *a,
                                 a->num_cols,
                                 0,
                                 a->is_dx_added,
-                                are_wide(a->num_cols, a->x, a->weight, a->dy, a->dx)};
+                                are_wide(a->num_cols, a->x, a->weight, a->dy, a->dx),
+                                0};
 
     return backward<T, true>("layernorm_grad", dev, b, a->dweight, a->dbias, err);
 }

@@ -236,7 +236,7 @@ static cr_status merge(tower *t, const cri_vision_merger *m, bool is_back, const
     CR_TRY(cri_push(p->scratch, p, patches, d, &normed, err));
     CR_TRY(cri_enter(m->module, p, err));
     CR_TRY(cri_enter(m->norm, p, err));
-    CR_TRY(cri_norm(m->norm, p, x, rows, normed, kept.rstd, err));
+    CR_TRY(cri_norm(m->norm, p, x, rows, NULL, normed, kept.rstd, err));
     CR_TRY(cri_leave(m->norm, p, err));
     CR_TRY(enter_products(m, p, err));
     CR_TRY(cri_linear(m->fc1, p, normed, NULL, kept.fc1, err));
@@ -289,7 +289,7 @@ static cr_status back_merge(tower *t, const cri_vision_merger *m, const cr_mem *
     if (dx || m->norm->has_trainable) CR_TRY(cri_push(p->scratch, p, patches, d, &d_normed, err));
     CR_TRY(cri_enter(m->module, p, err));
     CR_TRY(cri_enter(m->norm, p, err));
-    CR_TRY(cri_norm(m->norm, p, x, rows, normed, NULL, err));
+    CR_TRY(cri_norm(m->norm, p, x, rows, NULL, normed, NULL, err));
     CR_TRY(enter_products(m, p, err));
     CR_TRY(cri_gelu_back(m->fc1, m->fc2, CR_GELU_ERF, p, normed, kept.fc1, grad, d_normed, err));
     CR_TRY(leave_products(m, p, err));

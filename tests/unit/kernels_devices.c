@@ -276,11 +276,14 @@ static void norms(void **state)
                 db;
             for (int d = 0; d < 2; d++) {
                 cr_device *on = d ? dev : cpu;
-                OK(cr_rmsnorm(on, &(cr_rmsnorm_args){M(x), M(w), M(y), M(rstd), dt, m, n, 1e-5f},
+                OK(cr_rmsnorm(on,
+                              &(cr_rmsnorm_args){M(x), M(w), M(y), M(rstd), dt, m, n, 1e-5f,
+                                                 (float)(c % 2), c % 4 > 1 ? M(dy) : NULL},
                               &err));
                 OK(cr_rmsnorm_grad(on,
                                    &(cr_rmsnorm_grad_args){M(x), M(w), M(dy), M(rstd), M(dx),
-                                                           c % 3 ? M(dw) : NULL, c % 2, dt, m, n},
+                                                           c % 3 ? M(dw) : NULL, c % 2, dt, m, n,
+                                                           (float)(c % 2)},
                                    &err));
                 OK(cr_rmsnorm(on, &(cr_rmsnorm_args){M(x), M(w), M(x), NULL, dt, m, n, 1e-5f},
                               &err));
@@ -352,7 +355,7 @@ static void qk_heads(void **state)
                      .q_rstd = has_norms ? M(rq) : NULL, .k_rstd = has_norms ? M(rk) : NULL,
                      .dtype = dt, .positions = M(positions), .inv_freq = M(inv), .scaling = 1.1f,
                      .sign = c % 2 ? 1 : -1, .num_tokens = T, .num_heads = H, .num_kv_heads = K,
-                     .head_dim = D, .eps = 1e-6f);
+                     .head_dim = D, .eps = 1e-6f, .offset = (float)(c % 2));
             }
 }
 

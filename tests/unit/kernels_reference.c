@@ -314,12 +314,14 @@ static void norms_rope_swiglu(void **state)
         for (int t = 0; t < 2; t++) {
             cr_dtype dt = both[t];
             int64_t m = 5, n = cols[c];
+            float offset = (float)(c % 2); /* then the result is added to dy, too */
             array x = make(dt, m * n, 2), w = make(dt, n, 1), dy = make(dt, m * n, 1);
             void *y = cr_alloc((size_t)(m * n) * 4), *dx = cr_alloc((size_t)(m * n) * 4);
             float rstd[5], *dw = CR_NEW_ARRAY(float, n);
-            cr_rmsnorm_args a = {x.data, w.data, y, MEM(rstd), dt, m, n, 1e-5f};
-            cr_rmsnorm_grad_args g = {x.data,  w.data, dy.data, MEM(rstd), dx,
-                                      MEM(dw), false,  dt,      m,         n};
+            cr_rmsnorm_args a = {x.data, w.data, y,     MEM(rstd), dt,
+                                 m,      n,      1e-5f, offset,    offset > 0 ? dy.data : NULL};
+            cr_rmsnorm_grad_args g = {x.data, w.data, dy.data, MEM(rstd), dx,    MEM(dw),
+                                      false,  dt,     m,       n,         offset};
             OK(cr_rmsnorm(dev, &a, &err));
             OK(cr_rmsnorm_grad(dev, &g, &err));
             for (int64_t i = 0; i < m; i++) {
@@ -329,18 +331,21 @@ static void norms_rope_swiglu(void **state)
                 r = 1 / sqrt(s / (double)n + 1e-5f);
                 check_near(rstd[i], r, 1e-5 * r);
                 for (int64_t j = 0; j < n; j++)
-                    dot += dy.x[i * n + j] * w.x[j] * x.x[i * n + j];
+                    dot += dy.x[i * n + j] * (offset + w.x[j]) * x.x[i * n + j];
                 for (int64_t j = 0; j < n; j++) {
-                    double v = x.x[i * n + j], want = v * r * w.x[j],
-                           d = r * (dy.x[i * n + j] * w.x[j] - v * r * r * dot / (double)n);
-                    check_near(get(y, dt, i * n + j), want, 2 * tolerance(dt, want, 1));
+                    double v = x.x[i * n + j], weight = offset + w.x[j], normed = v * r * weight,
+                           want = normed + (double)offset * dy.x[i * n + j],
+                           d = r * (dy.x[i * n + j] * weight - v * r * r * dot / (double)n);
+                    check_near(get(y, dt, i * n + j), want,
+                               tolerance(dt, want, 1) + tolerance(dt, normed, 1));
                     check_near(get(dx, dt, i * n + j), d, tolerance(dt, d, 10 * r));
                 }
             }
             for (int64_t j = 0; j < n; j++) {
                 double sum = 0, size = 0;
                 for (int64_t i = 0; i < m; i++)
-                    sum += dy.x[i * n + j] * narrow(dt, x.x[i * n + j] * rstd[i]),
+                    sum += dy.x[i * n + j] * (offset > 0 ? x.x[i * n + j] * rstd[i]
+                                                         : narrow(dt, x.x[i * n + j] * rstd[i])),
                         size += fabs(dy.x[i * n + j] * x.x[i * n + j] * rstd[i]);
                 check_near(dw[j], sum,
                            tolerance(CR_F32, sum, size) + (dt != CR_F32 ? size * 0x1p-7 : 0));

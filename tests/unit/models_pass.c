@@ -193,9 +193,9 @@ static void slow_rope(const slow *s, const data *d, double *x, int64_t heads)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < dim / 2; i++) {
                 double *a = x + (t * heads + h) * dim + i, *b = a + dim / 2, old = *a;
-                float angle = (float)d->positions[t] * c->inv_freq[i];
-                double co = c->rope_scaling * cos((double)angle),
-                       si = c->rope_scaling * sin((double)angle);
+                float angle = (float)d->positions[t] * c->ropes[0].inv_freq[i];
+                double co = c->ropes[0].scaling * cos((double)angle),
+                       si = c->ropes[0].scaling * sin((double)angle);
                 *a = old * co - *b * si;
                 *b = *b * co + old * si;
             }
@@ -207,7 +207,7 @@ static void slow_attend_row(const slow *s, int layer, int64_t first, int64_t t, 
     int64_t dim = c->head_dim, kv = h / (c->num_heads / c->num_kv_heads);
     const double *q = s->q + (t * c->num_heads + h) * dim;
     double *o = s->o + (t * c->num_heads + h) * dim, p[MAX_TOKENS], most = -INFINITY, sum = 0;
-    int64_t window = c->layer_window[layer];
+    int64_t window = c->layers[layer].window;
 
     if (window && t - window + 1 > first) first = t - window + 1;
     for (int64_t j = first; j <= t; j++) {

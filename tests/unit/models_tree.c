@@ -139,7 +139,7 @@ static void names_and_classes(void **state)
 /* Vectors of Transformers' rope_utils; they are float32, so 3 units in the last place. */
 static void check_freq(const cr_model *model, int at, double want)
 {
-    check_near(model->config.inv_freq[at], want, 3.6e-7 * want);
+    check_near(model->config.ropes[0].inv_freq[at], want, 3.6e-7 * want);
 }
 
 static void rotary_frequencies(void **state)
@@ -163,7 +163,7 @@ static void rotary_frequencies(void **state)
     check_freq(llama3, 35, 9.556212171e-05);
     check_freq(llama3, 36, 7.784655463e-05);
     check_freq(llama3, 63, 3.068925878e-07);
-    check_near(yarn->config.rope_scaling, 1.138629436, 1e-7);
+    check_near(yarn->config.ropes[0].scaling, 1.138629436, 1e-7);
     check_freq(yarn, 23, 6.978305988e-03);
     check_freq(yarn, 24, 5.375321489e-03);
     check_freq(yarn, 30, 1.064360957e-03);
@@ -191,9 +191,9 @@ static void windows_and_sparse_layers(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++)
-        assert_int_equal(off->config.layer_window[i], 0);
-    assert_int_equal(on->config.layer_window[0], 0);
-    assert_int_equal(on->config.layer_window[1], 16);
+        assert_int_equal(off->config.layers[i].window, 0);
+    assert_int_equal(on->config.layers[0].window, 0);
+    assert_int_equal(on->config.layers[1].window, 16);
     assert_string_equal(dense->layers[0]->cls, "Qwen3MoeDecoderLayer");
     cr_model_free(off);
     cr_model_free(on);
@@ -205,6 +205,44 @@ static void windows_and_sparse_layers(void **state)
     assert_int_equal(cr_model_find_param(moe, "model.layers.1.mlp.gate.weight")->shape[0], 8);
     assert_string_equal(cr_model_find_module(moe, "model.layers.2.mlp")->cls, "Qwen3MoeMLP");
     cr_model_free(moe);
+}
+
+/* As Transformers 4 and the hub write it, and 5; what config.json does not say. */
+static void gemma3(void **state)
+{
+    cr_model *old = must_build("{" SMALL(
+        "gemma3_text") ",\"sliding_window\":16,\"sliding_window_pattern\":2,\"rope_theta\":"
+                       "1e6,\"rope_local_base_freq\":100.0,\"query_pre_attn_scalar\":64,"
+                       "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}}");
+    cr_model *new = must_build(
+        "{" SMALL("gemma3_text") ",\"sliding_window\":16,\"query_pre_attn_scalar\":64,"
+                                 "\"layer_types\":[\"sliding_attention\",\"full_attention\","
+                                 "\"sliding_attention\"],\"rope_parameters\":{\"full_attention\":{"
+                                 "\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1e6},"
+                                 "\"sliding_attention\":{\"rope_theta\":100.0}}}");
+    const cr_model_config *a = &old->config, *b = &new->config;
+
+    (void)state;
+    assert_memory_equal(a->layers, b->layers, 3 * sizeof *a->layers);
+    assert_int_equal(a->layers[0].window, 16);
+    assert_int_equal(a->layers[1].window, 0);
+    assert_int_equal(a->layers[0].rope, 1);
+    assert_int_equal(a->layers[1].rope, 0);
+    check_near(a->layers[1].scale, 0.125, 0);
+    for (int i = 0; i < 2; i++)
+        assert_memory_equal(a->ropes[i].inv_freq, b->ropes[i].inv_freq,
+                            (size_t)a->head_dim / 2 * sizeof(float));
+    check_freq(old, 0, 1.0 / 8);
+    check_near(a->ropes[1].inv_freq[0], 1, 0);
+    assert_true(a->is_tied);
+    assert_string_equal(old->root->cls, "Gemma3ForCausalLM");
+    assert_string_equal(cr_model_find_module(old, "model")->cls, "Gemma3TextModel");
+    assert_string_equal(cr_model_find_module(old, "model.embed_tokens")->cls,
+                        "Gemma3TextScaledWordEmbedding");
+    assert_string_equal(cr_model_find_module(old, "model.layers.2.post_feedforward_layernorm")->cls,
+                        "Gemma3RMSNorm");
+    cr_model_free(old);
+    cr_model_free(new);
 }
 
 /* Each changes one thing of a good file; the sentence must name the key. */
@@ -230,6 +268,11 @@ static const char *const refused[][2] = {
     {"\"pad_token_id\":100", "pad_token_id"},
     {"\"eos_token_id\":[1,\"x\"]", "eos_token_id"},
     {"\"attention_dropout\":0.1", "attention_dropout"},
+    {"\"final_logit_softcapping\":30.0", "final_logit_softcapping"},
+    {"\"use_bidirectional_attention\":true", "use_bidirectional_attention"},
+    {"\"model_type\":\"gemma3_text\",\"hidden_activation\":\"silu\"", "hidden_activation"},
+    {"\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"full_attention\":[]}",
+     "full_attention"},
 };
 
 static void wrong_values_name_their_key(void **state)
@@ -283,6 +326,7 @@ int main(void)
         cmocka_unit_test(names_and_classes),
         cmocka_unit_test(rotary_frequencies),
         cmocka_unit_test(windows_and_sparse_layers),
+        cmocka_unit_test(gemma3),
         cmocka_unit_test(wrong_values_name_their_key),
         cmocka_unit_test(generation_config_decides_eos),
     };

@@ -145,7 +145,8 @@ static void configs(void **state)
     assert_memory_equal(a->config.rope_axis, chunks, sizeof chunks);
     assert_memory_equal(b->config.rope_axis, chunks, sizeof chunks);
     assert_memory_equal(c->config.rope_axis, interleaved, sizeof interleaved);
-    assert_memory_equal(a->config.inv_freq, b->config.inv_freq, 8 * sizeof(float));
+    assert_memory_equal(a->config.ropes[0].inv_freq, b->config.ropes[0].inv_freq,
+                        8 * sizeof(float));
     assert_int_equal(v->patch_dim, 3 * 2 * 4 * 4);
     assert_int_equal(v->window_size, 16);
     assert_true(!v->is_full[0] && v->is_full[1]);

@@ -128,6 +128,15 @@ CR_INLINE float square_mean_root(cr_dtype dtype, const void *x, int64_t at, int6
     return 1.0f / sqrtf(v_sum(sum) / (float)n + eps);
 }
 
+/* Some elements of a row, divided by its root, times the weight, onto the stream. */
+CR_INLINE vf scaled_some(cr_dtype dtype, const cr_rmsnorm_args *a, vf x, vf w, int64_t at,
+                         int64_t some)
+{
+    vf y = a->offset == 0 ? v_rounded(dtype, x) * w : x * (v_set(a->offset) + w);
+
+    return a->add ? v_get_left(dtype, a->add, at, some) + v_rounded(dtype, y) : y;
+}
+
 CR_INLINE void rmsnorm_rows(cr_dtype dtype, const cr_rmsnorm_args *a)
 {
     int64_t n = a->num_cols;
@@ -140,11 +149,12 @@ CR_INLINE void rmsnorm_rows(cr_dtype dtype, const cr_rmsnorm_args *a)
         if (kept) kept[r] = rstd;
         for (; i + V_LANES <= n; i += V_LANES)
             v_put(dtype, a->y, at + i,
-                  v_rounded(dtype, v_get(dtype, a->x, at + i) * s) * v_get(dtype, a->weight, i));
+                  scaled_some(dtype, a, v_get(dtype, a->x, at + i) * s, v_get(dtype, a->weight, i),
+                              at + i, V_LANES));
         if (i < n)
             v_put_some(dtype, a->y, at + i,
-                       v_rounded(dtype, v_get_some(dtype, a->x, at + i, n - i) * s) *
-                           v_get_some(dtype, a->weight, i, n - i),
+                       scaled_some(dtype, a, v_get_some(dtype, a->x, at + i, n - i) * s,
+                                   v_get_some(dtype, a->weight, i, n - i), at + i, n - i),
                        n - i);
     }
 }
@@ -157,7 +167,14 @@ cr_status CR_V(rmsnorm)(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err)
     return CR_OK;
 }
 
-/* With u = dy w and r = rstd: dx = r (u - x r^2 mean(u x)); dw += dy (x r). */
+CR_INLINE vf weight_some(cr_dtype dtype, const cr_rmsnorm_grad_args *a, int64_t i, int64_t some)
+{
+    vf w = v_get_left(dtype, a->weight, i, some);
+
+    return a->offset == 0 ? w : v_set(a->offset) + w;
+}
+
+/* With u = dy w (w: offset and all) and r = rstd: dx = r (u - x r^2 mean(u x)); dw += dy (x r). */
 CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
 {
     int64_t n = a->num_cols;
@@ -170,11 +187,11 @@ CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
         V_EACH(i, some, n, {
             vf x = v_get_left(dtype, a->x, at + i, some);
             vf dy = v_get_left(dtype, a->dy, at + i, some);
-            vf w = v_get_left(dtype, a->weight, i, some);
+            vf w = weight_some(dtype, a, i, some);
             dot = v_fma(dy * w, x, dot);
             if (dweight) {
                 vf g = v_get_left(CR_F32, dweight, i, some);
-                g = v_fma(dy, v_rounded(dtype, x * s), g);
+                g = v_fma(dy, a->offset == 0 ? v_rounded(dtype, x * s) : x * s, g);
                 v_put_left(CR_F32, dweight, i, g, some);
             }
         });
@@ -182,7 +199,7 @@ CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
         V_EACH(i, some, n, {
             vf x = v_get_left(dtype, a->x, at + i, some);
             vf dy = v_get_left(dtype, a->dy, at + i, some);
-            vf w = v_get_left(dtype, a->weight, i, some);
+            vf w = weight_some(dtype, a, i, some);
             vf dx = s * (dy * w - x * mean);
             if (a->is_dx_added) dx = dx + v_get_left(dtype, a->dx, at + i, some);
             v_put_left(dtype, a->dx, at + i, dx, some);
@@ -343,12 +360,12 @@ cr_status CR_V(qk_heads)(cr_device *dev, const cr_qk_heads_args *a, cr_err *err)
         int64_t heads = is_k ? a->num_kv_heads : a->num_heads;
         cr_mem *y = is_k ? a->k : a->q;
         if (a->q_weight)
-            CR_TRY(CR_V(rmsnorm)(dev,
-                                 &(cr_rmsnorm_args){is_k ? a->k_in : a->q_in,
-                                                    is_k ? a->k_weight : a->q_weight, y,
-                                                    is_k ? a->k_rstd : a->q_rstd, a->dtype,
-                                                    a->num_tokens * heads, a->head_dim, a->eps},
-                                 err));
+            CR_TRY(CR_V(rmsnorm)(
+                dev,
+                &(cr_rmsnorm_args){is_k ? a->k_in : a->q_in, is_k ? a->k_weight : a->q_weight, y,
+                                   is_k ? a->k_rstd : a->q_rstd, a->dtype, a->num_tokens * heads,
+                                   a->head_dim, a->eps, a->offset},
+                err));
         CR_TRY(CR_V(rope)(dev,
                           &(cr_rope_args){y, a->dtype, a->positions, a->inv_freq, a->scaling,
                                           a->sign, a->num_tokens, heads, a->head_dim, a->angles},

@@ -67,7 +67,7 @@ template <class T> struct heads_args {
     side<T> q, k;
     const int32_t *positions;
     const float *inv_freq, *angles; /* positions and angles NULL: no rotation */
-    float scaling, sign, eps;
+    float scaling, sign, eps, offset;
     bool is_even;         /* D / 2 is */
     cached_args<T> cache; /* blocks NULL: none */
 };
@@ -99,10 +99,17 @@ static __device__ __forceinline__ void store_head(T *p, int half, bool is_even,
     }
 }
 
-/* x rsqrt(mean(x^2) + eps), rounded, then times weight, rounded. Returns the root's inverse. */
+/* As cr_rmsnorm: a head times offset + weight, rounded. */
+template <class T>
+static __device__ __forceinline__ float times_weight(float x, float weight, float offset)
+{
+    return rounded<T>(offset == 0.0f ? rounded<T>(x) * weight : x * (offset + weight));
+}
+
+/* Returns the inverse of the root. */
 template <class T>
 static __device__ __forceinline__ float norm_head(half_head &low, half_head &high, const T *weight,
-                                                  int half, float eps, bool is_even)
+                                                  int half, float eps, float offset, bool is_even)
 {
     half_head w_low, w_high;
     float sum = 0.0f, rstd;
@@ -118,8 +125,8 @@ static __device__ __forceinline__ float norm_head(half_head &low, half_head &hig
     for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            low[c][e] = rounded<T>(rounded<T>(low[c][e] * rstd) * w_low[c][e]);
-            high[c][e] = rounded<T>(rounded<T>(high[c][e] * rstd) * w_high[c][e]);
+            low[c][e] = times_weight<T>(low[c][e] * rstd, w_low[c][e], offset);
+            high[c][e] = times_weight<T>(high[c][e] * rstd, w_high[c][e], offset);
         }
     return rstd;
 }
@@ -171,7 +178,7 @@ template <class T> static __global__ void __launch_bounds__(32 * MOST_WARPS) hea
         half_head low, high;
         load_head(low, high, (is_v ? a.cache.v : s.from) + at * D, half, a.is_even);
         if (!is_v && s.weight) {
-            float rstd = norm_head(low, high, s.weight, half, a.eps, a.is_even);
+            float rstd = norm_head(low, high, s.weight, half, a.eps, a.offset, a.is_even);
             if (s.rstd && threadIdx.x % 32 == 0) s.rstd[at] = rstd;
         }
         if (!is_v && is_turned) turn_head(low, high, turns, half);
@@ -209,6 +216,7 @@ template <class T> static heads_args<T> heads_of(const cr_qk_heads_args *a)
     h.scaling = a->scaling;
     h.sign = (float)a->sign;
     h.eps = a->eps;
+    h.offset = a->offset;
     h.is_even = a->head_dim % 4 == 0;
     h.cache.head_dim = (int)a->head_dim;
     return h;

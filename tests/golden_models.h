@@ -1,0 +1,87 @@
+/* golden_models.h -- models of vision_models.py and text_models.py (tests/parity): their weights, which are a function of a name and an index, and
+ * gradients against the file's. Tests only; each file that includes it has its own copy.
+ */
+#ifndef CR_TESTS_GOLDEN_MODELS_H
+#define CR_TESTS_GOLDEN_MODELS_H
+
+#include "tests/check_near.h"
+#include "tests/model_bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static inline void must(cr_status status, const cr_err *err)
+{
+    if (status != CR_OK) fail_msg("%s", err->msg);
+}
+
+static inline uint32_t crc32(const char *text)
+{
+    uint32_t x = 0xFFFFFFFFu;
+
+    for (; *text; text++) {
+        x ^= (unsigned char)*text;
+        for (int k = 0; k < 8; k++)
+            x = (x >> 1) ^ (x & 1 ? 0xEDB88320u : 0);
+    }
+    return ~x;
+}
+
+/* As in vision_models.py. */
+static inline double noise(const char *name, const char *what, int64_t at)
+{
+    char text[200];
+    uint32_t x;
+
+    snprintf(text, sizeof text, "%s%s", what, name);
+    x = crc32(text) + (uint32_t)at;
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    x ^= x >> 16;
+    return x / 2147483648.0 - 1;
+}
+
+static inline float value_of(const cr_param *p, int64_t at)
+{
+    const char *end = p->name + strlen(p->name) - 6;
+    bool is_table = strstr(p->name, "embed") && !strstr(p->name, "patch");
+    double cols = (double)(p->num_elems / p->shape[0]);
+    double factor = is_table ? 1 : p->num_dims == 1 ? 0.2 : 1.7 / sqrt(cols);
+
+    return (float)(noise(p->name, "", at) * factor +
+                   (p->num_dims == 1 && strcmp(end, "weight") == 0));
+}
+
+static inline void set_weights(const model_bench *b)
+{
+    for (size_t i = 0; i < b->model->num_params; i++) {
+        const cr_param *p = b->model->params[i];
+        float *values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
+        for (int64_t e = 0; e < p->num_elems; e++)
+            values[e] = value_of(p, e);
+        model_bench_fill(b, p, values);
+        cr_free(values);
+    }
+}
+
+/* Norm of the gradient, and its projections, against the file's. */
+static inline void check_grad(const cr_param *p, const float *grad, const json_t *want,
+                              double allowed)
+{
+    static const char *const what[] = {"", "first ", "second "};
+    double norm = json_number_value(json_array_get(want, 0));
+
+    if (json_array_size(want) != 3) fail_msg("%s is not in the file", p->name);
+    for (size_t k = 0; k < 3; k++) {
+        double x = 0, y = json_number_value(json_array_get(want, k));
+        for (int64_t e = 0; e < p->num_elems; e++)
+            x += (double)grad[e] * (k ? noise(p->name, what[k], e) : grad[e]);
+        if (k == 0) x = sqrt(x);
+        /* of a projection: that of the difference's norm on a vector of num_elems / 3 */
+        if (!(fabs(x - y) <= allowed * norm * (k ? sqrt((double)p->num_elems) : 1)))
+            fail_msg("%s: %.9g, Transformers has %.9g (norm %g)", p->name, x, y, norm);
+    }
+}
+
+#endif
