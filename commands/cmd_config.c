@@ -1,9 +1,8 @@
 /* cmd_config.c -- `croll config`: the resolved configuration, or everything that is wrong with it. */
 #include "commands/commands.h"
 #include "commands/deep/deep.h"
-#include "commands/deep/device_try.h"
-#include "commands/worker.h"
 #include "configs/configs.h"
+#include "launch/device.h"
 #include "pipelines/pipelines.h"
 #include "samples/roles.h"
 

@@ -2,7 +2,7 @@
 #include "base/hub.h"
 #include "base/json.h"
 #include "commands/commands.h"
-#include "commands/lines.h"
+#include "text/lines.h"
 #include "text/tokenizer.h"
 
 static cr_status answer(cr_lines *lines, const cr_line *line, const cr_tokenizer *tokenizer,

@@ -10,11 +10,12 @@
 #include "base/limits.h"
 #include "base/rng.h"
 #include "commands/commands.h"
-#include "commands/worker.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
 #include "kernels/sampling_ranges.h"
+#include "launch/session.h"
 #include "mesh/collectives.h"
+#include "text/lines.h"
 
 #include <math.h>
 #include <string.h>
@@ -38,7 +39,7 @@ typedef struct request {
 } request;
 
 typedef struct ask {
-    cr_worker worker;
+    cr_session session;
     cr_lines lines;
     cr_line_rules rules;
     cr_engine *engine;
@@ -122,7 +123,7 @@ static int least_loaded(const ask *a)
 {
     int least = 0;
 
-    for (int r = 1; r < a->worker.num_ranks; r++)
+    for (int r = 1; r < a->session.num_ranks; r++)
         if (a->load[r] < a->load[least]) least = r;
     return least;
 }
@@ -179,8 +180,8 @@ static void read_lines(ask *a)
 {
     cr_line line;
 
-    while (!a->has_ended && a->num_open < (size_t)MOST_OPEN * (size_t)a->worker.num_ranks &&
-           a->load[least_loaded(a)] < 2 * a->worker.batch_size) {
+    while (!a->has_ended && a->num_open < (size_t)MOST_OPEN * (size_t)a->session.num_ranks &&
+           a->load[least_loaded(a)] < 2 * a->session.batch_size) {
         if (a->first && !cr_lines_is_ready(&a->lines)) return;
         if (cr_lines_next(&a->lines, &a->rules, &line))
             deal(a, &line);
@@ -220,7 +221,7 @@ static void show_token(void *ctx, void *user, const cr_new_token *token)
     ask *a = ctx;
     request *r = user;
 
-    if (a->has_json || a->num_samples != 1 || a->worker.rank != 0) return;
+    if (a->has_json || a->num_samples != 1 || a->session.rank != 0) return;
     if (r->num_tokens++ == 0) r->is_streaming = r == a->first;
     if (!r->is_streaming) return;
     fwrite(token->text, 1, token->num_bytes, a->lines.out);
@@ -292,7 +293,7 @@ static void take_lines(ask *a)
         done refused = {.is_refused = true};
         memcpy(&d, at, sizeof d);
         at += sizeof d;
-        if (d.rank != a->worker.rank ||
+        if (d.rank != a->session.rank ||
             submit(a, (const int32_t *)(const void *)at, d.num_ids, d.first_id,
                    (void *)(uintptr_t)d.request, &err) == CR_OK)
             continue;
@@ -343,21 +344,21 @@ static void take_answers(ask *a)
 /* *is_last: rank 0 says so. The others wait without a deadline: a person may have to type. */
 static cr_status meet(ask *a, bool *is_last, cr_err *err)
 {
-    double deadline_s = cr_world_deadline_s(a->worker.world);
+    double deadline_s = cr_world_deadline_s(a->session.world);
     int32_t last = *is_last;
     cr_status status;
 
-    if (a->worker.num_ranks == 1) return CR_OK;
-    if (a->worker.rank == 0)
+    if (a->session.num_ranks == 1) return CR_OK;
+    if (a->session.rank == 0)
         memcpy(a->sent.data, &last, sizeof last);
     else
-        cr_world_set_deadline(a->worker.world, NO_DEADLINE_S);
-    status = cr_all_gather_bytes(a->worker.mesh->group[CR_AXIS_ALL], "lines and answers",
+        cr_world_set_deadline(a->session.world, NO_DEADLINE_S);
+    status = cr_all_gather_bytes(a->session.mesh->group[CR_AXIS_ALL], "lines and answers",
                                  a->sent.data, a->sent.num_bytes, &a->got, a->offsets, err);
-    cr_world_set_deadline(a->worker.world, deadline_s);
+    cr_world_set_deadline(a->session.world, deadline_s);
     CR_TRY(status);
     cr_buf_clear(&a->sent);
-    if (a->worker.rank == 0) {
+    if (a->session.rank == 0) {
         cr_buf_add(&a->sent, &last, sizeof last); /* the place of the next one */
         take_answers(a);
         return CR_OK;
@@ -373,13 +374,13 @@ static cr_status meet(ask *a, bool *is_last, cr_err *err)
 /* One forward; with other ranks as many as a slice has time for. */
 static cr_status work(ask *a, cr_err *err)
 {
-    double end_s = cr_now_s() + (a->worker.num_ranks > 1 ? SLICE_S : 0);
+    double end_s = cr_now_s() + (a->session.num_ranks > 1 ? SLICE_S : 0);
     cr_generated g;
 
     do {
         CR_TRY(cr_engine_step(a->engine, err));
         while (cr_engine_poll(a->engine, &g)) {
-            if (a->worker.rank != 0) {
+            if (a->session.rank != 0) {
                 send_done(a, &g);
                 cr_generated_free(&g);
             } else {
@@ -394,7 +395,7 @@ static cr_status answer_all(ask *a, cr_err *err)
 {
     for (;;) {
         bool is_last;
-        if (a->worker.rank == 0) read_lines(a);
+        if (a->session.rank == 0) read_lines(a);
         is_last = !a->first && a->has_ended;
         CR_TRY(meet(a, &is_last, err));
         if (is_last) return CR_OK;
@@ -409,26 +410,26 @@ static cr_status answer_all(ask *a, cr_err *err)
  * the same. */
 static cr_status limit(const ask *a, cr_engine_limits *out, cr_err *err)
 {
-    const cr_worker *w = &a->worker;
-    const cr_model_config *c = &w->model->config;
+    const cr_session *s = &a->session;
+    const cr_model_config *c = &s->model->config;
     size_t block =
-        cr_kv_block_bytes(w->dev, w->dtype, c->num_kv_heads, c->head_dim) * (size_t)c->num_layers;
+        cr_kv_block_bytes(s->dev, s->dtype, c->num_kv_heads, c->head_dim) * (size_t)c->num_layers;
     cr_device_memory memory;
     int64_t bytes;
     double longest;
 
-    CR_TRY(cr_agree(w->mesh->group[CR_AXIS_ALL], "load the weights", err)); /* all are on the GPU */
-    CR_TRY(cr_worker_memory(w, &memory, err));
-    CR_TRY(cr_worker_cache_bytes(&memory, memory.all_bytes / 4, (int64_t)block, &bytes, err));
+    CR_TRY(cr_agree(s->mesh->group[CR_AXIS_ALL], "load the weights", err)); /* all are on the GPU */
+    CR_TRY(cr_session_memory(s, &memory, err));
+    CR_TRY(cr_session_cache_bytes(&memory, memory.all_bytes / 4, (int64_t)block, &bytes, err));
     longest = (double)(bytes / (int64_t)block * CR_KV_BLOCK);
-    *out = (cr_engine_limits){.max_running = w->batch_size,
+    *out = (cr_engine_limits){.max_running = s->batch_size,
                               .max_model_len = c->max_position_embeddings,
                               .kv_bytes = bytes};
-    CR_TRY(cr_all_reduce_f64(w->mesh->group[CR_AXIS_ALL], "longest sequence", CR_OP_MIN, &longest,
+    CR_TRY(cr_all_reduce_f64(s->mesh->group[CR_AXIS_ALL], "longest sequence", CR_OP_MIN, &longest,
                              1, err));
     if ((double)out->max_model_len <= longest) return CR_OK;
     out->max_model_len = (int64_t)longest;
-    if (w->num_ranks > 1 && w->rank == 0)
+    if (s->num_ranks > 1 && s->rank == 0)
         cr_log(CR_LOG_WARN, "generate",
                "a line with its answer has at most %lld tokens: the memory of a rank holds no more",
                (long long)out->max_model_len);
@@ -437,9 +438,9 @@ static cr_status limit(const ask *a, cr_engine_limits *out, cr_err *err)
 
 static cr_status open_engine(ask *a, const cr_engine_limits *limits, cr_err *err)
 {
-    CR_TRY(cr_worker_need_tokenizer(&a->worker, err));
-    CR_TRY(cr_engine_create(a->worker.model, a->worker.dev, limits, &a->engine, err));
-    cr_engine_set_tokenizer(a->engine, a->worker.encoder.tokenizer);
+    CR_TRY(cr_session_need_tokenizer(&a->session, err));
+    CR_TRY(cr_engine_create(a->session.model, a->session.dev, limits, &a->engine, err));
+    cr_engine_set_tokenizer(a->engine, a->session.encoder.tokenizer);
     cr_engine_set_on_token(a->engine, show_token, a);
     return cr_engine_set_weights(a->engine, err);
 }
@@ -469,7 +470,7 @@ typedef struct options {
 
 static cr_status settle(ask *a, const options *o, cr_err *err)
 {
-    const cr_generating_args *g = &a->worker.keys->generating;
+    const cr_generating_args *g = &a->session.keys->generating;
     int64_t num = o->num == NOT_GIVEN ? g->num_return_sequences : o->num;
 
     if (num < 1 || num > 1 << INDEX_BITS)
@@ -496,19 +497,19 @@ static cr_status settle(ask *a, const options *o, cr_err *err)
 
 static cr_status generate(ask *a, const options *o, cr_err *err)
 {
-    cr_worker *w = &a->worker;
+    cr_session *s = &a->session;
     cr_engine_limits limits;
     const int32_t last = 0;
 
-    CR_TRY(cr_worker_open(w, o->device, err));
+    CR_TRY(cr_session_open(s, o->device, err));
     CR_TRY(limit(a, &limits, err));
     cr_note(open_engine(a, &limits, err));
-    CR_TRY(cr_agree(w->mesh->group[CR_AXIS_ALL], "open the engine", err));
-    a->load = CR_NEW_ARRAY(int64_t, w->num_ranks);
-    a->offsets = CR_NEW_ARRAY(size_t, w->num_ranks + 1);
-    if (w->rank == 0) cr_buf_add(&a->sent, &last, sizeof last);
-    a->rules = cr_worker_rules(w);
-    if (o->prompt && w->rank == 0) CR_TRY(submit_prompt(a, o->prompt, err));
+    CR_TRY(cr_agree(s->mesh->group[CR_AXIS_ALL], "open the engine", err));
+    a->load = CR_NEW_ARRAY(int64_t, s->num_ranks);
+    a->offsets = CR_NEW_ARRAY(size_t, s->num_ranks + 1);
+    if (s->rank == 0) cr_buf_add(&a->sent, &last, sizeof last);
+    a->rules = cr_session_rules(s);
+    if (o->prompt && s->rank == 0) CR_TRY(submit_prompt(a, o->prompt, err));
     return answer_all(a, err);
 }
 
@@ -570,13 +571,13 @@ static int run(int argc, char **argv)
     cr_lines_init(&a.lines, stdin, stdout);
     if (cr_args_parse(&cr_command_generate, table, CR_COUNT(table), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
-        !is_help && cr_worker_read(&a.worker, CR_WORKER_GENERATE, &words, &err) == CR_OK &&
+        !is_help && cr_session_read(&a.session, CR_SESSION_GENERATE, &words, &err) == CR_OK &&
         settle(&a, &o, &err) == CR_OK &&
-        !cr_worker_launch(&a.worker, &cr_command_generate, &hosts, argc, argv, &code))
+        !cr_session_launch(&a.session, &cr_command_generate, &hosts, argc, argv, &code))
         cr_note(generate(&a, &o, &err));
     if (a.lines.has_failed) code = 2;
     close_ask(&a);
-    code = cr_worker_leave(&a.worker, &cr_command_generate, code, &err);
+    code = cr_session_leave(&a.session, &cr_command_generate, code, &err);
     cr_words_free(&words);
     cr_words_free(&o.stop);
     return code;

@@ -7,17 +7,20 @@
  * know all lines before the first backward; how they are dealt to ranks and cut into micro-batches
  * changes nothing but the order of float32 sums. Rank 0 reads and writes; the others get the lines.
  */
+#include "actors/strategy_args.h"
 #include "commands/commands.h"
-#include "commands/worker.h"
+#include "launch/session.h"
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
 #include "models/files/safetensors.h"
+#include "strategies/strategies.h"
+#include "text/lines.h"
 
 #include <math.h>
 #include <string.h>
 
 typedef struct job {
-    cr_worker worker;
+    cr_session session;
     cr_lines lines;
     cr_line *line; /* all good lines */
     size_t num_lines, capacity_lines;
@@ -38,7 +41,7 @@ static void keep_line(job *j, cr_line *line)
 
 static cr_status read_lines(job *j, cr_err *err)
 {
-    cr_line_rules rules = cr_worker_rules(&j->worker);
+    cr_line_rules rules = cr_session_rules(&j->session);
     cr_line line;
 
     rules.has_labels = true;
@@ -61,8 +64,8 @@ static cr_status read_lines(job *j, cr_err *err)
 /* Rank 0's lines to all. A line is its number of ids, whether it has labels, ids and labels. */
 static cr_status share_lines(job *j, cr_err *err)
 {
-    cr_group *all = j->worker.mesh->group[CR_AXIS_ALL];
-    size_t *offsets = CR_NEW_ARRAY(size_t, j->worker.num_ranks + 1);
+    cr_group *all = j->session.mesh->group[CR_AXIS_ALL];
+    size_t *offsets = CR_NEW_ARRAY(size_t, j->session.num_ranks + 1);
     cr_buf send = {0}, got = {0};
     const int32_t *at, *end;
 
@@ -77,7 +80,7 @@ static cr_status share_lines(job *j, cr_err *err)
                 cr_all_gather_bytes(all, "lines", send.data, send.num_bytes, &got, offsets, err));
     at = (const int32_t *)(const void *)got.data;
     end = at + got.num_bytes / sizeof(int32_t);
-    while (j->worker.rank != 0 && at < end) {
+    while (j->session.rank != 0 && at < end) {
         cr_line line = {.num_ids = (size_t)at[0]};
         bool has_labels = at[1] != 0;
         size_t bytes = line.num_ids * sizeof(int32_t);
@@ -114,24 +117,24 @@ static cr_status cross_entropy(void *ctx, const cr_outputs *out, size_t num, con
 /* Every num_dp-th line is this rank's; all ranks run the same number of micro-batches. */
 static cr_status run_lines(job *j, cr_err *err)
 {
-    cr_worker *w = &j->worker;
-    cr_group *dp = w->mesh->group[CR_AXIS_DP];
+    cr_session *s = &j->session;
+    cr_group *dp = s->mesh->group[CR_AXIS_DP];
     size_t ranks = (size_t)cr_group_num_ranks(dp), next = (size_t)cr_group_rank(dp),
-           step = (size_t)w->batch_size, mine = (j->num_lines + ranks - 1 - next) / ranks;
+           step = (size_t)s->batch_size, mine = (j->num_lines + ranks - 1 - next) / ranks;
     int64_t num;
 
-    CR_TRY(cr_fsdp_agree_num(w->fsdp, (int64_t)((mine + step - 1) / step), &num, err));
+    CR_TRY(cr_fsdp_agree_num(s->fsdp, (int64_t)((mine + step - 1) / step), &num, err));
     for (int64_t m = 0; m < num; m++) {
         int64_t labels = 0;
         float aux;
         cr_packed_clear(&j->packed);
         for (size_t i = 0; i < step && next < j->num_lines; i++, next += ranks)
             labels += cr_line_pack(&j->packed, &j->line[next]);
-        aux = cr_aux_weight(w->model, w->keys, (double)labels / (double)j->num_labels);
-        cr_fsdp_set_aux_weight(w->fsdp, aux);
-        CR_TRY(cr_fsdp_backward(w->fsdp, j->packed.batch.num_seqs ? &j->packed.batch : NULL,
+        aux = cr_aux_weight(s->model, s->keys, (double)labels / (double)j->num_labels);
+        cr_fsdp_set_aux_weight(s->fsdp, aux);
+        CR_TRY(cr_fsdp_backward(s->fsdp, j->packed.batch.num_seqs ? &j->packed.batch : NULL,
                                 cross_entropy, j, err));
-        j->loss += (double)aux * (double)j->num_labels * cr_fsdp_aux_loss(w->fsdp);
+        j->loss += (double)aux * (double)j->num_labels * cr_fsdp_aux_loss(s->fsdp);
     }
     CR_TRY(cr_all_reduce_f64(dp, "loss", CR_OP_SUM, &j->loss, 1, err));
     j->loss /= (double)j->num_labels;
@@ -142,7 +145,7 @@ static cr_status run_lines(job *j, cr_err *err)
 
 static cr_status open_writer(job *j, cr_err *err)
 {
-    const cr_model *model = j->worker.model;
+    const cr_model *model = j->session.model;
     cr_tensor_spec *specs = CR_NEW_ARRAY(cr_tensor_spec, model->num_params);
     size_t num = 0;
     cr_status status;
@@ -164,7 +167,7 @@ static cr_status open_writer(job *j, cr_err *err)
 static cr_status put(void *ctx, const cr_param *param, const float *grad, cr_err *err)
 {
     job *j = ctx;
-    const cr_model *model = j->worker.model;
+    const cr_model *model = j->session.model;
     size_t index = 0;
 
     if (!isfinite(j->grad_norm))
@@ -177,13 +180,13 @@ static cr_status put(void *ctx, const cr_param *param, const float *grad, cr_err
 
 static cr_status write_gradient(job *j, cr_err *err)
 {
-    CR_TRY(cr_fsdp_visit_grads(j->worker.fsdp, put, j, &j->grad_norm, err));
-    if (j->worker.rank == 0) {
+    CR_TRY(cr_fsdp_visit_grads(j->session.fsdp, put, j, &j->grad_norm, err));
+    if (j->session.rank == 0) {
         cr_tensor_writer *writer = j->writer;
         j->writer = NULL;
         cr_note(cr_tensor_writer_close(writer, err));
     }
-    return cr_agree(j->worker.mesh->group[CR_AXIS_ALL], "write the gradient", err);
+    return cr_agree(j->session.mesh->group[CR_AXIS_ALL], "write the gradient", err);
 }
 
 static cr_status print_result(job *j, cr_err *err)
@@ -203,13 +206,13 @@ static cr_status print_result(job *j, cr_err *err)
 
 static cr_status run_job(job *j, const char *device, cr_err *err)
 {
-    CR_TRY(cr_worker_open(&j->worker, device, err));
-    if (j->worker.rank == 0) cr_note(read_lines(j, err));
-    CR_TRY(cr_agree(j->worker.mesh->group[CR_AXIS_ALL], "read the lines", err));
+    CR_TRY(cr_session_open(&j->session, device, err));
+    if (j->session.rank == 0) cr_note(read_lines(j, err));
+    CR_TRY(cr_agree(j->session.mesh->group[CR_AXIS_ALL], "read the lines", err));
     CR_TRY(share_lines(j, err));
     CR_TRY(run_lines(j, err));
     CR_TRY(write_gradient(j, err));
-    return j->worker.rank == 0 ? print_result(j, err) : CR_OK;
+    return j->session.rank == 0 ? print_result(j, err) : CR_OK;
 }
 
 static int finish(job *j, const cr_err *err)
@@ -222,7 +225,7 @@ static int finish(job *j, const cr_err *err)
     cr_free(j->line);
     cr_packed_free(&j->packed);
     cr_lines_fini(&j->lines);
-    return cr_worker_leave(&j->worker, &cr_command_grad, code, err);
+    return cr_session_leave(&j->session, &cr_command_grad, code, err);
 }
 
 static int run(int argc, char **argv)
@@ -248,8 +251,8 @@ static int run(int argc, char **argv)
         !is_help) {
         if (!j.path)
             cr_fail(&err, CR_EUSAGE, "--out FILE is missing (where the gradient goes)");
-        else if (cr_worker_read(&j.worker, CR_WORKER_TRAIN, &words, &err) == CR_OK &&
-                 !cr_worker_launch(&j.worker, &cr_command_grad, &hosts, argc, argv, &code))
+        else if (cr_session_read(&j.session, CR_SESSION_TRAIN, &words, &err) == CR_OK &&
+                 !cr_session_launch(&j.session, &cr_command_grad, &hosts, argc, argv, &code))
             cr_note(run_job(&j, device, &err));
     }
     code |= finish(&j, &err);

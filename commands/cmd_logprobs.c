@@ -5,11 +5,13 @@
  * end, because a safetensors file begins with the shapes of all tensors.
  */
 #include "commands/commands.h"
-#include "commands/worker.h"
+#include "launch/session.h"
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
 #include "models/files/safetensors.h"
 #include "serve/scoring.h"
+#include "strategies/strategies.h"
+#include "text/lines.h"
 
 #include <string.h>
 
@@ -24,7 +26,7 @@ typedef struct waiting {
 } waiting;
 
 typedef struct ask {
-    cr_worker worker;
+    cr_session session;
     cr_lines lines;
     cr_line_rules rules;
     bool has_entropy, has_rank, has_logits;
@@ -92,7 +94,7 @@ static bool read_candidates(waiting *w, const json_t *all, int64_t vocab_size)
 static void make_ask(const ask *a, waiting *w)
 {
     const json_t *candidates = json_object_get(w->line.json, "candidates");
-    int64_t vocab = a->worker.model->config.vocab_size;
+    int64_t vocab = a->session.model->config.vocab_size;
     char *why;
 
     w->ask = (cr_score_ask){.ids = w->line.ids,
@@ -197,11 +199,11 @@ static cr_status answer_waiting(ask *a, cr_err *err)
 
 static cr_status answer_all(ask *a, cr_err *err)
 {
-    int64_t ranks = cr_group_num_ranks(a->worker.mesh->group[CR_AXIS_DP]), num_good = 0,
+    int64_t ranks = cr_group_num_ranks(a->session.mesh->group[CR_AXIS_DP]), num_good = 0,
             num_tokens = 0;
     waiting w = {0};
 
-    if (a->worker.rank != 0) return cr_scoring_follow(a->scoring, NULL, err);
+    if (a->session.rank != 0) return cr_scoring_follow(a->scoring, NULL, err);
     while (cr_lines_next(&a->lines, &a->rules, &w.line)) {
         if (!w.line.error) make_ask(a, &w);
         a->line = cr_grow(a->line, a->num_lines, &a->capacity_lines, sizeof *a->line);
@@ -209,7 +211,7 @@ static cr_status answer_all(ask *a, cr_err *err)
         num_good += !w.line.error;
         num_tokens += (int64_t)w.line.num_ids;
         w = (waiting){0};
-        if (num_good < a->worker.batch_size * ranks && num_tokens < MAX_BATCH_TOKENS * ranks)
+        if (num_good < a->session.batch_size * ranks && num_tokens < MAX_BATCH_TOKENS * ranks)
             continue;
         CR_TRY(answer_waiting(a, err));
         num_good = num_tokens = 0;
@@ -223,7 +225,7 @@ static cr_status answer_all(ask *a, cr_err *err)
 static cr_status put_logits(ask *a, const cr_line *line, cr_tensor_writer *writer, size_t index,
                             cr_err *err)
 {
-    int64_t vocab = a->worker.model->config.vocab_size, num = (int64_t)line->num_ids;
+    int64_t vocab = a->session.model->config.vocab_size, num = (int64_t)line->num_ids;
     float *logits = CR_NEW_ARRAY(float, num *vocab);
     int32_t *rows = CR_NEW_ARRAY(int32_t, num);
     cr_status status;
@@ -232,7 +234,7 @@ static cr_status put_logits(ask *a, const cr_line *line, cr_tensor_writer *write
         rows[t] = (int32_t)t;
     cr_packed_clear(&a->packed);
     cr_line_pack(&a->packed, line);
-    status = cr_fsdp_logits(a->worker.fsdp, &a->packed.batch, rows, num, logits, err);
+    status = cr_fsdp_logits(a->session.fsdp, &a->packed.batch, rows, num, logits, err);
     if (status == CR_OK && writer)
         status = cr_tensor_writer_put(writer, index, 0, num * vocab, logits, err);
     cr_free(logits);
@@ -253,7 +255,7 @@ static cr_status open_writer(ask *a, const char *path, size_t *num, cr_tensor_wr
                 .name = a->line[i].line.name,
                 .dtype = CR_F32,
                 .num_dims = 2,
-                .shape = {(int64_t)a->line[i].line.num_ids, a->worker.model->config.vocab_size}};
+                .shape = {(int64_t)a->line[i].line.num_ids, a->session.model->config.vocab_size}};
     status = cr_tensor_writer_open(path, specs, *num, out, err);
     cr_free(specs);
     return status;
@@ -264,12 +266,12 @@ static cr_status open_writer(ask *a, const char *path, size_t *num, cr_tensor_wr
 static cr_status run_logits(ask *a, const cr_line *line, cr_tensor_writer *writer, size_t index,
                             cr_err *err)
 {
-    cr_group *group = a->worker.mesh->group[CR_AXIS_ULYSSES];
+    cr_group *group = a->session.mesh->group[CR_AXIS_ULYSSES];
     cr_line mine = {0};
     cr_status status;
 
-    if (cr_group_rank(a->worker.mesh->group[CR_AXIS_DP]) != 0)
-        return cr_fsdp_logits(a->worker.fsdp, NULL, NULL, 0, NULL, err);
+    if (cr_group_rank(a->session.mesh->group[CR_AXIS_DP]) != 0)
+        return cr_fsdp_logits(a->session.fsdp, NULL, NULL, 0, NULL, err);
     if (line) mine = *line;
     CR_TRY(cr_broadcast(group, "number of ids", 0, &mine.num_ids, sizeof mine.num_ids, err));
     if (!line) mine.ids = CR_NEW_ARRAY(int32_t, mine.num_ids);
@@ -281,20 +283,20 @@ static cr_status run_logits(ask *a, const cr_line *line, cr_tensor_writer *write
 
 static cr_status write_logits(ask *a, const char *path, cr_err *err)
 {
-    cr_group *all = a->worker.mesh->group[CR_AXIS_ALL];
+    cr_group *all = a->session.mesh->group[CR_AXIS_ALL];
     cr_tensor_writer *writer = NULL;
     size_t num = 0;
     cr_status status = CR_OK;
 
-    if (a->worker.rank == 0) cr_note(open_writer(a, path, &num, &writer, err));
+    if (a->session.rank == 0) cr_note(open_writer(a, path, &num, &writer, err));
     CR_TRY_GOTO(out, cr_agree(all, "open the file of logits", err));
     CR_TRY_GOTO(out, cr_broadcast(all, "number of lines", 0, &num, sizeof num, err));
     for (size_t i = 0, k = 0; k < num && status == CR_OK; i++) {
-        if (a->worker.rank == 0 && a->line[i].line.error) continue;
-        status = run_logits(a, a->worker.rank == 0 ? &a->line[i].line : NULL, writer, k++, err);
+        if (a->session.rank == 0 && a->line[i].line.error) continue;
+        status = run_logits(a, a->session.rank == 0 ? &a->line[i].line : NULL, writer, k++, err);
     }
 out:
-    if (a->worker.rank == 0 && err->status == CR_OK)
+    if (a->session.rank == 0 && err->status == CR_OK)
         cr_note(cr_tensor_writer_close(writer, err));
     else
         cr_tensor_writer_abort(writer);
@@ -316,19 +318,19 @@ static int finish(ask *a, const cr_err *err)
     cr_scoring_destroy(a->scoring);
     cr_packed_free(&a->packed);
     cr_lines_fini(&a->lines);
-    return cr_worker_leave(&a->worker, &cr_command_logprobs, code, err);
+    return cr_session_leave(&a->session, &cr_command_logprobs, code, err);
 }
 
 static cr_status run_ask(ask *a, const char *device, const char *logits, cr_err *err)
 {
-    CR_TRY(cr_worker_open(&a->worker, device, err));
-    if (a->num_top < 0 || a->num_top > a->worker.model->config.vocab_size)
+    CR_TRY(cr_session_open(&a->session, device, err));
+    if (a->num_top < 0 || a->num_top > a->session.model->config.vocab_size)
         return cr_fail(err, CR_EUSAGE, "--top-logprobs %lld: from 0 to %lld, the model's ids",
-                       (long long)a->num_top, (long long)a->worker.model->config.vocab_size);
-    a->scoring = cr_scoring_create(a->worker.world, a->worker.mesh);
-    cr_scoring_set(a->scoring, 0, a->worker.model, a->worker.fsdp);
+                       (long long)a->num_top, (long long)a->session.model->config.vocab_size);
+    a->scoring = cr_scoring_create(a->session.world, a->session.mesh);
+    cr_scoring_set(a->scoring, 0, a->session.model, a->session.fsdp);
     a->has_logits = logits != NULL;
-    a->rules = cr_worker_rules(&a->worker);
+    a->rules = cr_session_rules(&a->session);
     a->rules.needs_name = a->has_logits;
     CR_TRY(answer_all(a, err));
     return logits ? write_logits(a, logits, err) : CR_OK;
@@ -360,8 +362,8 @@ static int run(int argc, char **argv)
     cr_lines_init(&a.lines, stdin, stdout);
     if (cr_args_parse(&cr_command_logprobs, options, CR_COUNT(options), argc, argv, &words,
                       &is_help, &err) == CR_OK &&
-        !is_help && cr_worker_read(&a.worker, CR_WORKER_INFER, &words, &err) == CR_OK &&
-        !cr_worker_launch(&a.worker, &cr_command_logprobs, &hosts, argc, argv, &code))
+        !is_help && cr_session_read(&a.session, CR_SESSION_INFER, &words, &err) == CR_OK &&
+        !cr_session_launch(&a.session, &cr_command_logprobs, &hosts, argc, argv, &code))
         cr_note(run_ask(&a, device, logits, &err));
     code |= finish(&a, &err);
     cr_words_free(&words);

@@ -1,7 +1,6 @@
 /* cmd_score.c -- `croll score`: rows with a response in, scores out, one line each. */
 #include "base/children.h"
 #include "commands/commands.h"
-#include "commands/lines.h"
 #include "configs/configs.h"
 #include "reports/rollout_files.h"
 #include "rewards/rules.h"
@@ -10,6 +9,7 @@
 #include "scorers/judge/judge.h"
 #include "scorers/reward_program.h"
 #include "scorers/score_line.h"
+#include "text/lines.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* cmd_tokenize.c -- croll tokenize: token ids of texts and chats, line by line. */
 #include "commands/commands.h"
-#include "commands/lines.h"
 #include "text/encoder.h"
+#include "text/lines.h"
 
 typedef struct ask {
     cr_encoder encoder;

@@ -5,10 +5,11 @@
 #include "base/children.h"
 #include "base/limits.h"
 #include "commands/plan/roles.h"
-#include "commands/worker.h"
+#include "launch/device.h"
 #include "models/weights.h"
 #include "reports/html.h"
 #include "samples/roles.h"
+#include "strategies/units.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 

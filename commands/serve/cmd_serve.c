@@ -14,7 +14,7 @@
 #define FOLLOWER_WAITS_S 5 /* longer than rank 0, which says what has happened */
 
 typedef struct serve {
-    cr_worker worker;
+    cr_session session;
     cr_server *server;
     cr_server_options options;
     const char *name, *port_file, *device, *role;
@@ -110,14 +110,14 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
                        "--role is reference, teacher, actor_infer or rewards.DOMAIN, not %s",
                        s->role);
     if (is_file) {
-        CR_TRY(cr_worker_read_role(&s->worker, CR_WORKER_SERVE, role, words, s->is_quiet, err));
+        CR_TRY(cr_session_read_role(&s->session, CR_SESSION_SERVE, role, words, s->is_quiet, err));
     } else {
         CR_TRY(take_named(s, words, err));
-        CR_TRY(cr_worker_read(&s->worker, CR_WORKER_SERVE, &s->words, err));
+        CR_TRY(cr_session_read(&s->session, CR_SESSION_SERVE, &s->words, err));
         CR_TRY(cr_serve_keys_check(&s->words, err));
     }
     if (s->models.num) return CR_OK;
-    return cr_serve_models_add(&s->models, s->name ? s->name : s->worker.folder, s->worker.folder,
+    return cr_serve_models_add(&s->models, s->name ? s->name : s->session.folder, s->session.folder,
                                err);
 }
 
@@ -126,12 +126,13 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
 /* A rank that keeps the others waiting in a round is given up after twice the time after which /health is 503. */
 static cr_status open_rank(serve *s, cr_err *err)
 {
-    cr_worker *w = &s->worker;
+    cr_session *session = &s->session;
 
-    CR_TRY(cr_worker_open(w, s->device, err));
-    s->models.worker = w;
+    CR_TRY(cr_session_open(session, s->device, err));
+    s->models.session = session;
     CR_TRY(cr_serve_models_open(&s->models, err));
-    cr_world_set_deadline(w->world, 2 * s->options.stall_s + (w->rank ? FOLLOWER_WAITS_S : 0));
+    cr_world_set_deadline(session->world,
+                          2 * s->options.stall_s + (session->rank ? FOLLOWER_WAITS_S : 0));
     return CR_OK;
 }
 
@@ -160,15 +161,16 @@ static cr_status run_service(serve *s, cr_err *err)
 static cr_status run_rank(serve *s, cr_err *err)
 {
     cr_server_block_signals();
-    CR_TRY(cr_worker_join(&s->worker, err));
-    if (s->worker.rank == 0) return run_service(s, err);
+    CR_TRY(cr_session_join(&s->session, err));
+    if (s->session.rank == 0) return run_service(s, err);
     CR_TRY(open_rank(s, err));
     return cr_serve_models_follow(&s->models, err);
 }
 
 static int finish(serve *s, int code, const cr_err *err)
 {
-    bool is_broken = err->status != CR_OK && s->worker.num_ranks > 1; /* cr_worker_leave ends it */
+    bool is_broken =
+        err->status != CR_OK && s->session.num_ranks > 1; /* cr_session_leave ends it */
 
     cr_server_close(s->server);
     if (!is_broken) cr_serve_models_close(&s->models);
@@ -176,7 +178,7 @@ static int finish(serve *s, int code, const cr_err *err)
         cr_free(s->names[i]);
     cr_free(s->names);
     cr_words_free(&s->words);
-    return cr_worker_leave(&s->worker, &cr_command_serve, code, err);
+    return cr_session_leave(&s->session, &cr_command_serve, code, err);
 }
 
 static int run(int argc, char **argv)
@@ -252,9 +254,9 @@ static int run(int argc, char **argv)
     if (cr_args_parse(&cr_command_serve, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
         !is_help && read_words(&s, &words, &err) == CR_OK && check(&s, &err) == CR_OK &&
-        !cr_worker_launch(&s.worker, &cr_command_serve, &hosts, argc, argv, &code)) {
+        !cr_session_launch(&s.session, &cr_command_serve, &hosts, argc, argv, &code)) {
         cr_note(run_rank(&s, &err));
-        if (s.worker.rank == 0) code = cr_exit_code(CR_ESIGNAL);
+        if (s.session.rank == 0) code = cr_exit_code(CR_ESIGNAL);
     }
     code = finish(&s, code, &err);
     cr_words_free(&words);

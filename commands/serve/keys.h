@@ -5,7 +5,7 @@
 
 #include "base/args.h"
 
-/* words: MODEL, then key=value, which cr_worker_read has accepted. CR_EUSAGE names the first one that has no effect. */
+/* words: MODEL, then key=value, which cr_session_read has accepted. CR_EUSAGE names the first one that has no effect. */
 CR_MUST cr_status cr_serve_keys_check(const cr_words *words, cr_err *err);
 
 #endif

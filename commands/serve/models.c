@@ -1,5 +1,6 @@
 /* models.c -- see models.h. */
 #include "commands/serve/models.h"
+#include "actors/strategy_args.h"
 #include "base/digest.h"
 #include "base/hub.h"
 #include "base/limits.h"
@@ -8,13 +9,18 @@
 #include "mesh/mesh.h"
 #include "models/models.h"
 #include "models/weights.h"
+#include "strategies/strategies.h"
+#include "text/chat.h"
 
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { ROUND_TOKENS = 16384, MOST_SAMPLES = 64 /* of an engine at a time */ };
+enum {
+    ROUND_TOKENS = 16384,
+    MOST_SAMPLES = 64 /* of an engine at a time */
+};
 enum { NEXT = CR_SERVE_MAX_MODELS /* place of a model that is loaded beside the others */ };
 
 /* ---- identity ---- */
@@ -104,16 +110,16 @@ static cr_status describe(cr_served *x, const char *template, cr_err *err)
 static cr_status cache_budget(const cr_serve_models *m, const cr_served *x, int64_t block,
                               int64_t *num_bytes, cr_err *err)
 {
-    const double share = m->worker->keys->engine.gpu_memory_utilization;
+    const double share = m->session->keys->engine.gpu_memory_utilization;
     const int64_t weights = cr_fsdp_get_stats(x->fsdp).held_bytes +
-                            cr_engine_packed_bytes(x->model, m->worker->dev, x->dtype);
+                            cr_engine_packed_bytes(x->model, m->session->dev, x->dtype);
     cr_device_memory memory;
     int64_t left;
 
-    CR_TRY(cr_worker_memory(m->worker, &memory, err));
+    CR_TRY(cr_session_memory(m->session, &memory, err));
     left = (memory.num_gpus ? memory.all_bytes : cr_memory_limit()) / 4;
-    CR_TRY(cr_worker_cache_bytes(&memory, left / (int64_t)(m->num + m->can_update), block,
-                                 num_bytes, err));
+    CR_TRY(cr_session_cache_bytes(&memory, left / (int64_t)(m->num + m->can_update), block,
+                                  num_bytes, err));
     if (share <= 0) return CR_OK;
     left = cr_engine_cache_budget(share, memory.all_bytes, weights);
     if (left < 1)
@@ -128,7 +134,7 @@ static cr_status cache_budget(const cr_serve_models *m, const cr_served *x, int6
 /* The engine generates with all weights, on a CPU packed as well; on one rank with those that rounds have. */
 static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err)
 {
-    cr_device *dev = m->worker->dev;
+    cr_device *dev = m->session->dev;
     const cr_model_config *c = &x->model->config;
     int64_t bytes;
     int64_t block =
@@ -141,9 +147,9 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
     limits.kv_bytes = bytes;
     if (limits.max_model_len > bytes / block * CR_KV_BLOCK)
         limits.max_model_len = bytes / block * CR_KV_BLOCK;
-    if (m->worker->keys->engine.max_model_len &&
-        limits.max_model_len > m->worker->keys->engine.max_model_len)
-        limits.max_model_len = m->worker->keys->engine.max_model_len;
+    if (m->session->keys->engine.max_model_len &&
+        limits.max_model_len > m->session->keys->engine.max_model_len)
+        limits.max_model_len = m->session->keys->engine.max_model_len;
     x->identity.max_model_len = limits.max_model_len;
     CR_TRY(cr_model_open(x->folder, &x->sampled, err));
     cr_experts_set(x->sampled, NULL);
@@ -174,15 +180,15 @@ static void served_free(cr_served *x)
 /* Shards, on every rank. */
 static cr_status load(const cr_serve_models *m, cr_served *x, cr_err *err)
 {
-    CR_TRY(cr_worker_load(m->worker, x->folder, &x->model, &x->fsdp, err));
-    x->dtype = cr_worker_dtype(m->worker, x->model);
+    CR_TRY(cr_session_load(m->session, x->folder, &x->model, &x->fsdp, err));
+    x->dtype = cr_session_dtype(m->session, x->model);
     return CR_OK;
 }
 
 /* What rank 0 has beside its shards, when rounds of this place can run. */
 static cr_status begin(cr_serve_models *m, cr_served *x, size_t place, cr_err *err)
 {
-    CR_TRY(describe(x, m->worker->keys->data.template, err));
+    CR_TRY(describe(x, m->session->keys->data.template, err));
     x->identity.place = place;
     CR_TRY(cr_self_check_run(m->scoring, place, x->identity.vocab_size, x->identity.max_model_len,
                              m->may_be_random, &x->self_check, err));
@@ -213,7 +219,7 @@ cr_status cr_serve_models_add(cr_serve_models *m, const char *name, const char *
 
 cr_status cr_serve_models_open(cr_serve_models *m, cr_err *err)
 {
-    m->scoring = cr_scoring_create(m->worker->world, m->worker->mesh);
+    m->scoring = cr_scoring_create(m->session->world, m->session->mesh);
     for (size_t i = 0; i < m->num; i++) {
         if (load(m, m->served[i], err) != CR_OK)
             return m->num > 1 ? cr_fail_add(err, "model %s", m->served[i]->name) : err->status;
@@ -233,7 +239,7 @@ static void show(cr_serve_models *m)
     *now = m->service;
     now->models = models;
     now->num_models = m->num;
-    now->num_ranks = m->worker->num_ranks;
+    now->num_ranks = m->session->num_ranks;
     cr_server_ready(m->server, m->shown = now);
     if (before) cr_free((void *)(uintptr_t)before->models);
     cr_free(before);
@@ -241,7 +247,7 @@ static void show(cr_serve_models *m)
 
 cr_status cr_serve_models_begin(cr_serve_models *m, cr_err *err)
 {
-    m->lanes = cr_lanes_create(m->worker->dev);
+    m->lanes = cr_lanes_create(m->session->dev);
     cr_compute_init(&m->compute, m->scoring, m->lanes, ROUND_TOKENS, MOST_SAMPLES);
     for (size_t i = 0; i < m->num; i++) {
         if (begin(m, m->served[i], i, err) != CR_OK)
@@ -284,8 +290,8 @@ static cr_status check_shape(const cr_model *old, const cr_model *new, cr_err *e
 /* What the old model takes is what the new one will, on each rank of this machine. */
 static int64_t bytes_of(const cr_serve_models *m, const cr_served *x)
 {
-    const char *transport = cr_group_transport(m->worker->mesh->group[CR_AXIS_ALL]);
-    int64_t ranks = strcmp(transport, "shared") == 0 ? m->worker->num_ranks : 1,
+    const char *transport = cr_group_transport(m->session->mesh->group[CR_AXIS_ALL]);
+    int64_t ranks = strcmp(transport, "shared") == 0 ? m->session->num_ranks : 1,
             bytes = ranks * cr_fsdp_get_stats(x->fsdp).held_bytes;
 
     return x->engine ? bytes + (int64_t)x->full.data_bytes + cr_engine_held_bytes(x->engine)
@@ -330,13 +336,13 @@ static bool is_fatal(cr_status status)
 /* m->next, on every rank; its rounds have the last place. */
 static cr_status load_next(cr_serve_models *m, const char *folder, cr_err *err)
 {
-    double deadline_s = cr_world_deadline_s(m->worker->world);
+    double deadline_s = cr_world_deadline_s(m->session->world);
 
     if (!m->next) m->next = CR_NEW(cr_served);
     if (!m->next->folder) m->next->folder = m->next->own_folder = cr_strdup(folder);
-    cr_world_set_deadline(m->worker->world, m->worker->config.collective_timeout);
+    cr_world_set_deadline(m->session->world, m->session->config.collective_timeout);
     cr_note(load(m, m->next, err));
-    cr_world_set_deadline(m->worker->world, deadline_s);
+    cr_world_set_deadline(m->session->world, deadline_s);
     if (err->status == CR_OK) cr_scoring_set(m->scoring, NEXT, m->next->model, m->next->fsdp);
     return err->status;
 }
@@ -359,7 +365,7 @@ static void take_next(cr_serve_models *m, size_t place)
     cr_scoring_set(m->scoring, place, m->next->model, m->next->fsdp);
     cr_compute_set_engine(&m->compute, place, m->next->engine);
     m->next = NULL;
-    if (m->worker->rank == 0) show(m);
+    if (m->session->rank == 0) show(m);
     served_free(old);
 }
 

@@ -13,12 +13,12 @@
  *
  * A model takes the memory of its shards on each rank, and on rank 0 (unless models are only scored) that of a whole copy,
  * of its packed weights, and of a cache: a quarter of the machine's memory for all caches together, with that of an update.
- * Ownership: worker, names and folders are borrowed. Threads: that of the world.
+ * Ownership: session, names and folders are borrowed. Threads: that of the world.
  */
 #ifndef CR_SERVE_MODELS_H
 #define CR_SERVE_MODELS_H
 
-#include "commands/worker.h"
+#include "launch/session.h"
 #include "serve/compute.h"
 #include "serve/self_check.h"
 #include "serve/server/server.h"
@@ -47,7 +47,7 @@ typedef struct cr_served {
 } cr_served;
 
 typedef struct cr_serve_models {
-    cr_worker *worker;
+    cr_session *session;
     cr_served *served[CR_SERVE_MAX_MODELS]; /* [num] owned, with all that is in them */
     size_t num;
     bool may_be_random;       /* passes a self-check without knowing anything */

@@ -1,7 +1,7 @@
 /* fuzz_lines.c -- arbitrary bytes as the JSONL that commands read: every line has tokens in range, or an
  * error; and a label for every token where labels are read. */
-#include "commands/lines.h"
 #include "tests/fuzz/mutator.h"
+#include "text/lines.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* lines.c -- JSONL requests in, answers out (see lines.h). */
-#include "commands/lines.h"
+#include "text/lines.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,6 +1,6 @@
-/* device_try.c -- see device_try.h. */
-#include "commands/deep/device_try.h"
-#include "commands/worker.h"
+/* device.c -- see device.h. */
+#include "launch/device.h"
+#include "kernels/kernels.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +11,26 @@
 #include <unistd.h>
 
 enum { DEVICE_LIMIT_MS = 60000 };
+
+cr_status cr_device_open_to_compute(const char *name, int number, int num_threads, cr_device **out,
+                                    cr_err *err)
+{
+    CR_TRY(cr_device_open_number(name, number, num_threads > 1 ? num_threads : 1, out, err));
+    if (!cr_device_is_meta(*out)) return CR_OK;
+    cr_device_close(*out);
+    *out = NULL;
+    return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
+}
+
+const char *cr_device_of_run(const cr_config *config)
+{
+    return cr_device_or(config->device);
+}
+
+bool cr_run_has_gpus(const cr_config *config)
+{
+    return cr_device_name_is_gpu(cr_device_of_run(config));
+}
 
 cr_status cr_device_try(const char *name, int number, cr_device_memory *memory, cr_err *err)
 {
