@@ -129,9 +129,9 @@ cr_status cr_session_read_role(cr_session *s, cr_session_kind kind, const char *
     return find_role(s, words->word[0], role, err);
 }
 
-bool cr_session_launch(const cr_session *s, const cr_command *command, const cr_hosts_args *where,
-                       int argc, char **argv, int *code)
+bool cr_session_launch(const cr_session *s, const cr_session_call *call, int *code)
 {
+    const cr_hosts_args *where = &call->hosts;
     cr_err err = {0};
 
     if (cr_world_kind_here() == CR_WORLD_MPI) return false;
@@ -139,12 +139,12 @@ bool cr_session_launch(const cr_session *s, const cr_command *command, const cr_
         if (!where->list && !where->file) return false;
         cr_fail(&err, CR_EUSAGE,
                 "--hosts: one rank runs on this host (device_mapping says how many there are)");
-        *code = say(s, command, &err);
+        *code = say(s, call->command, &err);
         return true;
     }
-    if (cr_ranks_run(where, s->folder, s->num_ranks, s->kind == CR_SESSION_SERVE, argc, argv, code,
-                     &err) != CR_OK)
-        *code = say(s, command, &err);
+    if (cr_ranks_run(where, s->folder, s->num_ranks, s->kind == CR_SESSION_SERVE, call->argc,
+                     call->argv, code, &err) != CR_OK)
+        *code = say(s, call->command, &err);
     return true;
 }
 

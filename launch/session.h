@@ -59,9 +59,17 @@ CR_MUST cr_status cr_session_read(cr_session *session, cr_session_kind kind, con
 #define CR_ROLE_REWARDS "rewards."
 CR_MUST cr_status cr_session_read_role(cr_session *session, cr_session_kind kind, const char *role,
                                        const cr_words *words, bool is_quiet, cr_err *err);
-/* True: argv ran on several ranks, or failed; *code is the exit code of the command. */
-bool cr_session_launch(const cr_session *session, const cr_command *command,
-                       const cr_hosts_args *where, int argc, char **argv, int *code);
+/* How a command was called. */
+typedef struct cr_session_call {
+    const cr_command *command;
+    int argc;
+    char **argv;
+    cr_words words;     /* MODEL or FILE, and keys */
+    const char *device; /* of --device, or NULL */
+    cr_hosts_args hosts;
+} cr_session_call;
+/* True: the call ran on several ranks, or failed; *code is the exit code of the command. */
+bool cr_session_launch(const cr_session *session, const cr_session_call *call, int *code);
 /* Collective. */
 CR_MUST cr_status cr_session_join(cr_session *session, cr_err *err);
 /* The model of a folder and its units, with the keys of the worker: owned by the caller. A failure of one rank is one

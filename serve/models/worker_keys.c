@@ -1,5 +1,5 @@
-/* keys.c -- see keys.h. */
-#include "commands/serve/keys.h"
+/* worker_keys.c -- see worker_keys.h. */
+#include "serve/models/worker_keys.h"
 #include "configs/configs.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* models.c -- see models.h. */
-#include "commands/serve/models.h"
+#include "serve/models/models.h"
 #include "actors/strategy_args.h"
 #include "base/digest.h"
 #include "base/hub.h"

@@ -1,7 +1,7 @@
-/* keys.h -- which keys of a worker block `croll serve MODEL key=value ..` reads. Others are errors: a service that takes
+/* worker_keys.h -- which keys of a worker block `croll serve MODEL key=value ..` reads. Others are errors: a service that takes
  * a key and does nothing with it would look like one that follows it. */
-#ifndef CR_COMMANDS_SERVE_KEYS_H
-#define CR_COMMANDS_SERVE_KEYS_H
+#ifndef CR_SERVE_WORKER_KEYS_H
+#define CR_SERVE_WORKER_KEYS_H
 
 #include "base/args.h"
 
