@@ -1,9 +1,9 @@
 /* cmd_config.c -- `croll config`: the resolved configuration, or everything that is wrong with it. */
 #include "commands/commands.h"
-#include "commands/deep/deep.h"
 #include "configs/configs.h"
 #include "launch/device.h"
 #include "pipelines/pipelines.h"
+#include "plan/run/deep.h"
 #include "samples/roles.h"
 
 #include <stdio.h>

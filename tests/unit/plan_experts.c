@@ -1,7 +1,7 @@
 /* plan_experts.c -- the engine's copy of the weights in a plan is the one that a rank allocates (actors/generator.c), also where
  * experts are cut over ranks of their own. Not covered: what trains (mesh/plan). */
 #include "actors/strategy_args.h"
-#include "commands/plan/roles.h"
+#include "plan/run/roles.h"
 #include "strategies/strategies.h"
 #include "tests/check_near.h"
 #include "tests/temp_folder.h"

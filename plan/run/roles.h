@@ -1,5 +1,5 @@
 /* roles.h -- what a rank of each role and a process of each judge takes, counted without starting them: for `croll plan`, and
- * for what `croll run` looks at first (commands/deep/deep.h).
+ * for what `croll run` looks at first (plan/run/deep.h).
  */
 #ifndef CR_PLAN_ROLES_H
 #define CR_PLAN_ROLES_H

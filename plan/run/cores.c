@@ -1,6 +1,6 @@
 /* cores.c -- threads and cores of the ranks of a plan (hosts.h): the shares of launch/cores, host by host. */
 #include "launch/cores/cores.h"
-#include "commands/plan/hosts.h"
+#include "plan/run/hosts.h"
 #include "samples/roles.h"
 
 /* Ranks of a role on host `host`; without hosts all are here. */

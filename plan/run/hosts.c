@@ -1,5 +1,5 @@
 /* hosts.c -- see hosts.h. */
-#include "commands/plan/hosts.h"
+#include "plan/run/hosts.h"
 #include "launch/placement.h"
 #include "samples/roles.h"
 

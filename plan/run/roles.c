@@ -1,5 +1,5 @@
 /* roles.c -- see roles.h. */
-#include "commands/plan/roles.h"
+#include "plan/run/roles.h"
 #include "actors/strategy_args.h"
 #include "configs/configs.h"
 #include "configs/worker.h"

@@ -6,8 +6,8 @@
 
 /* HOSTSxDEVICES stands for as many ranks a device as the roles that share it need; a list says how many ranks. */
 typedef struct cr_plan_options {
-    const char *hosts, *hostfile, *link, *device, *rates,
-        *topology; /* as typed, or NULL; borrowed */
+    /* as typed, or NULL; borrowed */
+    const char *memory, *hosts, *hostfile, *link, *device, *rates, *topology;
 } cr_plan_options;
 
 /* Before the roles are planned: p->hosts, and p->memory if only --device says it. config is loaded. */
