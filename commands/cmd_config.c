@@ -1,10 +1,7 @@
 /* cmd_config.c -- `croll config`: the resolved configuration, or everything that is wrong with it. */
 #include "commands/commands.h"
 #include "configs/configs.h"
-#include "launch/device.h"
-#include "pipelines/pipelines.h"
-#include "plan/run/deep.h"
-#include "samples/roles.h"
+#include "pipelines/start/start.h"
 
 #include <stdio.h>
 
@@ -26,26 +23,6 @@ static void print_tree(const cr_node *root, bool is_json)
     fwrite(out.data ? out.data : "", 1, out.num_bytes, stdout);
     if (is_json) putchar('\n');
     cr_buf_free(&out);
-}
-
-/* All that `croll run` looks at before it writes anything, but the other hosts. */
-static cr_status look(const cr_config *config, cr_diagnostics *d, cr_err *err)
-{
-    const cr_pipeline_ops *ops =
-        config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
-    void *pipeline = NULL;
-    cr_device_memory memory = {0};
-    cr_err absent = {0}; /* the run may be for another machine */
-
-    cr_envs_set(config->envs);
-    if (cr_run_has_gpus(config))
-        cr_note(cr_device_try(cr_device_of_run(config), -1, &memory, &absent));
-    cr_deep_check(config, /*is_one_host=*/true, &memory, d);
-    if (d->num_errors)
-        return cr_fail(err, CR_ECONFIG, "%zu error%s", d->num_errors, d->num_errors > 1 ? "s" : "");
-    if (ops->open(config, &pipeline, err) != CR_OK) err->status = CR_ECONFIG; /* inputs only */
-    ops->close(pipeline);
-    return err->status;
 }
 
 static int run(int argc, char **argv)
@@ -78,7 +55,7 @@ static int run(int argc, char **argv)
                 cr_fail(&err, CR_ECONFIG, "%zu error%s", d.num_errors, d.num_errors > 1 ? "s" : "");
         } else if (cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d,
                                   &err) == CR_OK &&
-                   (!is_deep || look(&config, &d, &err) == CR_OK)) {
+                   (!is_deep || cr_start_look(&config, &d, &err) == CR_OK)) {
             print_tree(config.yaml.root, is_json);
         }
         cr_diagnostics_print(&d);
