@@ -1,4 +1,4 @@
-/* actor.h -- one actor rank from inside: what cmd_actor.c sets up and the roles work with.
+/* actor.h -- one actor rank from inside: what launch/actor.c sets up and the roles work with.
  *
  * An actor sleeps in a blocking read of its command stream (protocol.h). After a failure the rank tells its
  * peers and leaves with the failure's exit code.

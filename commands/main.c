@@ -1,6 +1,6 @@
 /* main.c -- croll: one binary, one command a word. Only this file prints the list of commands. */
 #include "commands/commands.h"
-#include "kernels/kernels.h"
+#include "launch/device.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -80,13 +80,8 @@ static bool has_stack(void)
 static bool has_cpu(void)
 {
     cr_err err = {0};
-    cr_device *dev;
 
-    if (!getenv("CROLL_CPU")) return true;
-    if (cr_device_open("cpu", 1, &dev, &err) == CR_OK) {
-        cr_device_close(dev);
-        return true;
-    }
+    if (!getenv("CROLL_CPU") || cr_device_check("cpu", &err) == CR_OK) return true;
     fprintf(stderr, "croll: %s\n", err.msg);
     return false;
 }

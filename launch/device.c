@@ -32,6 +32,14 @@ bool cr_run_has_gpus(const cr_config *config)
     return cr_device_name_is_gpu(cr_device_of_run(config));
 }
 
+cr_status cr_device_check(const char *name, cr_err *err)
+{
+    cr_device *dev;
+
+    if (cr_device_open(name, 1, &dev, err) == CR_OK) cr_device_close(dev);
+    return err->status;
+}
+
 cr_status cr_device_try(const char *name, int number, cr_device_memory *memory, cr_err *err)
 {
     struct answer {

@@ -4,6 +4,10 @@
 #include "base/digest.h"
 #include "base/json.h"
 #include "base/limits.h"
+#include "kernels/cpu_variants.h"
+#include "kernels/gpu.h"
+#include "launch/cores/topology.h"
+#include "launch/preflight/agent_lines.h"
 #include "launch/preflight/agent_links.h"
 
 #include <arpa/inet.h>
@@ -21,7 +25,7 @@ enum { IDLE_SECONDS = 60 };
 
 typedef struct agent {
     cr_agent_self self;
-    const cr_agent_look *host;
+    cr_agent_look host; /* what does not change while it lives */
 } agent;
 
 static cr_status say_hello(agent *a, const cr_agent_request *r, cr_buf *line, cr_err *err)
@@ -132,16 +136,16 @@ static void look_around(const agent *a, const cr_agent_request *r, cr_buf *line)
                           .memory = cr_memory_left(),
                           .disk = r->folder ? free_bytes(r->folder) : -1,
                           .has_orted = has_program("orted") || has_program("prted"),
-                          .num_gpus = a->host->num_gpus,
-                          .num_cores = a->host->num_cores,
-                          .num_nodes = a->host->num_nodes};
+                          .num_gpus = a->host.num_gpus,
+                          .num_cores = a->host.num_cores,
+                          .num_nodes = a->host.num_nodes};
     struct rlimit files;
 
     find_addresses(&look);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0)
         look.files = files.rlim_cur > INT64_MAX ? INT64_MAX : (int64_t)files.rlim_cur;
-    memcpy(look.gpu, a->host->gpu, sizeof look.gpu);
-    memcpy(look.cpus, a->host->cpus, sizeof look.cpus);
+    memcpy(look.gpu, a->host.gpu, sizeof look.gpu);
+    memcpy(look.cpus, a->host.cpus, sizeof look.cpus);
     look_at_models(r, &look);
     look.has_mark = r->mark && r->text && has_text(r->mark, r->text, r->seconds);
     cr_agent_look_write(&look, line);
@@ -204,15 +208,40 @@ static bool write_all(int fd, const cr_buf *line)
     return n > 0;
 }
 
-cr_status cr_agent_serve(int in, int out, const cr_agent_look *host, cr_err *err)
+/* What does not change while it lives: GPUs, cores, instruction sets. */
+static cr_status look_here(cr_agent_look *host, cr_err *err)
 {
-    agent a = {.host = host};
+    cr_gpu_report *gpus = CR_NEW(cr_gpu_report);
+    cr_err absent = {0};
+    cr_topology t = {0};
+    cr_buf cpus = {0};
+    const char *name;
+
+    cr_note(cr_gpu_probe(gpus, &absent)); /* without GPUs it has none to tell */
+    CR_TRY_GOTO(out, cr_topology_read(NULL, &t, err));
+    *host = (cr_agent_look){
+        .num_gpus = gpus->num_gpus, .num_cores = t.num_cores, .num_nodes = t.num_nodes};
+    if (gpus->num_listed) snprintf(host->gpu, sizeof host->gpu, "%.63s", gpus->gpu[0].name);
+    for (size_t i = 0; (name = cr_cpu_variant_here(i)); i++)
+        cr_buf_addf(&cpus, "%s%s", i ? " " : "", name);
+    snprintf(host->cpus, sizeof host->cpus, "%.*s", (int)sizeof host->cpus - 1, cpus.data);
+out:
+    cr_buf_free(&cpus);
+    cr_topology_free(&t);
+    cr_free(gpus);
+    return err->status;
+}
+
+cr_status cr_agent_serve(int in, int out, cr_err *err)
+{
+    agent a = {0};
     FILE *lines = fdopen(in, "r");
     char *text = NULL;
     size_t capacity = 0;
     ssize_t n;
     bool goes_on = true;
 
+    CR_TRY(look_here(&a.host, err));
     if (!lines) return cr_fail(err, CR_EIO, "cannot read stdin: %s", strerror(errno));
     /* SIGALRM ends the process: a launcher that was cut off says nothing more, and closes nothing */
     while (goes_on && (alarm(IDLE_SECONDS), n = getline(&text, &capacity, lines)) > 0) {

@@ -8,9 +8,9 @@
 #ifndef CR_AGENT_H
 #define CR_AGENT_H
 
-#include "launch/preflight/agent_lines.h"
+#include "base/base.h"
 
-/* Until the end of `in`. host: what the caller knows of this host: of the fields those of GPUs, cores and cpus. */
-CR_MUST cr_status cr_agent_serve(int in, int out, const cr_agent_look *host, cr_err *err);
+/* Until the end of `in`. */
+CR_MUST cr_status cr_agent_serve(int in, int out, cr_err *err);
 
 #endif
