@@ -9,6 +9,9 @@
 #include "base/base.h"
 #include <sys/types.h>
 
+/* A line of a child's stderr, without its newline; it may be written to. True: show it. */
+typedef bool (*cr_child_on_line)(void *ctx, char *line);
+
 typedef struct cr_child {
     pid_t pid; /* 0: none */
     char what[64];
@@ -17,22 +20,15 @@ typedef struct cr_child {
     int err_fd;      /* read end of its stderr when it is watched, else -1 */
     char line[512];  /* the incomplete last line of its stderr */
     size_t line_bytes;
-    bool is_in_advice;  /* of mpirun, which goes on over many lines */
-    int dead_rank;      /* rank that mpirun named as the first to be killed, -1: none */
-    char dead_host[64]; /* where it was */
-    char lost_host[64]; /* that mpirun has no connection to any more, "": none */
-    double failed_s;    /* when mpirun said that a rank has failed, 0: it has not */
-    /* what it wrote: the last line of a program of ours, what a line of MPI means, MPI's last paragraph */
-    char own[400], paragraph[400];
-    const char *meaning; /* static text */
+    cr_child_on_line on_line; /* NULL: it is not watched */
+    void *ctx;
 } cr_child;
 
-/* argv[0] is searched in PATH. stdin is /dev/null, stdout goes to our stderr. With is_watched its
- * stderr is read through cr_child_pump and shown line by line, else it is ours. */
+/* argv[0] is searched in PATH. stdin is /dev/null, stdout goes to our stderr. With on_line (ctx: borrowed) its stderr is
+ * read by cr_child_pump, else (NULL) it is ours. */
 CR_MUST cr_status cr_child_start(cr_child *child, const char *what, char *const argv[],
-                                 bool is_watched, cr_err *err);
-/* Show what it wrote, notice its end. False once it has ended (and all was shown), also for an mpirun that goes on
- * although a rank is known to have failed. */
+                                 cr_child_on_line on_line, void *ctx, cr_err *err);
+/* Read what it wrote, notice its end. False once it has ended and all was read. */
 bool cr_child_pump(cr_child *child);
 /* SIGTERM to its process group, SIGKILL after grace_s; waits for the end. Accepts what never ran. */
 void cr_child_stop(cr_child *child, double grace_s);
@@ -41,8 +37,6 @@ void cr_kill_children(pid_t pid);
 /* "ended with exit code 3", "was killed by signal 9". */
 enum { CR_FATE = 64 };
 const char *cr_child_fate(const cr_child *child, char text[CR_FATE]);
-/* Why it failed, from what it wrote, best knowledge first; "" when it said nothing. Borrowed. */
-const char *cr_child_reason(const cr_child *child);
 
 /* The path of this program, owned by the caller; and a word of argv, which is never written to. */
 char *cr_self_path(void);

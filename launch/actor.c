@@ -9,7 +9,7 @@
 #include "launch/cores/cores.h"
 #include "launch/device.h"
 #include "launch/endpoint.h"
-#include "launch/mpi_folder.h"
+#include "launch/mpirun/mpi_folder.h"
 #include "launch/processes.h"
 #include "mesh/flight.h"
 #include "models/models.h"

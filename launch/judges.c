@@ -29,7 +29,7 @@ static cr_status start(cr_judges *j, cr_judge_process *p, cr_err *err)
     cr_pulse_close(p->pulse);
     p->pulse = NULL;
     if (cr_pulse_open(listen, j->limit_s, &p->pulse, err) == CR_OK)
-        cr_note(cr_child_start(&p->child, what, argv, true, err));
+        cr_note(cr_watched_start(&p->process, what, argv, err));
     cr_free(role);
     cr_free(listen);
     return err->status;
@@ -62,14 +62,14 @@ cr_status cr_judges_start(cr_judges *j, const cr_config *config, const char *con
 static cr_status take_end(cr_judge_process *p, double well_s, const char *fate, bool is_refused,
                           cr_err *err)
 {
-    const char *reason = cr_child_reason(&p->child);
+    const char *reason = cr_watched_reason(&p->process);
     double pause_s = FIRST_PAUSE_S;
     char *end;
 
     p->num_early = well_s < EARLY_S ? p->num_early + 1 : 1;
     end = p->num_early > 1 ? cr_asprintf("%s %s, %d times in a row soon after its start",
-                                         p->child.what, fate, p->num_early)
-                           : cr_asprintf("%s %s", p->child.what, fate);
+                                         p->process.child.what, fate, p->num_early)
+                           : cr_asprintf("%s %s", p->process.child.what, fate);
     for (int i = 1; i < p->num_early; i++)
         pause_s *= 2;
     p->start_s = cr_now_s() + pause_s;
@@ -84,18 +84,18 @@ static cr_status take_end(cr_judge_process *p, double well_s, const char *fate, 
 
 static cr_status watch(cr_judges *j, cr_judge_process *p, cr_err *err)
 {
-    bool is_running = cr_child_pump(&p->child), is_there = cr_pulse_is_there(p->pulse);
-    int status = p->child.wait_status;
+    bool is_running = cr_watched_pump(&p->process), is_there = cr_pulse_is_there(p->pulse);
+    int status = p->process.child.wait_status;
     double first_s = cr_pulse_first_s(p->pulse), well_s = first_s > 0 ? cr_now_s() - first_s : 0;
     char fate[CR_FATE];
 
     if (is_running && is_there) return CR_OK;
     if (!is_running) {
         bool is_refused = WIFEXITED(status) && WEXITSTATUS(status) == 2;
-        return take_end(p, well_s, cr_child_fate(&p->child, fate), is_refused, err);
+        return take_end(p, well_s, cr_child_fate(&p->process.child, fate), is_refused, err);
     }
     snprintf(fate, sizeof fate, "has given no sign of life for %.0f s; it is killed", j->limit_s);
-    cr_child_stop(&p->child, 0);
+    cr_child_stop(&p->process.child, 0);
     return take_end(p, well_s - j->limit_s, fate, false, err);
 }
 
@@ -115,10 +115,10 @@ void cr_judges_stop(cr_judges *j)
     cr_err ignored = {0};
 
     for (size_t i = 0; i < j->num; i++)
-        if (j->items[i].child.pid && j->items[i].child.is_running)
-            kill(j->items[i].child.pid, SIGTERM);
+        if (j->items[i].process.child.pid && j->items[i].process.child.is_running)
+            kill(j->items[i].process.child.pid, SIGTERM);
     for (size_t i = 0; i < j->num; i++) {
-        cr_child_stop(&j->items[i].child, until - cr_now_s());
+        cr_child_stop(&j->items[i].process.child, until - cr_now_s());
         cr_pulse_close(j->items[i].pulse);
     }
     if (j->folder) cr_note(cr_remove_tree(j->folder, &ignored));

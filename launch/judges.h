@@ -11,12 +11,12 @@
 #ifndef CR_JUDGES_H
 #define CR_JUDGES_H
 
-#include "base/children.h"
 #include "configs/configs.h"
+#include "launch/mpirun/watched.h"
 #include "scorers/service.h"
 
 typedef struct cr_judge_process {
-    cr_child child;
+    cr_watched process;
     cr_pulse *pulse;
     const cr_reward_config *reward; /* borrowed */
     int number;                     /* of its device in device_mapping */

@@ -4,6 +4,7 @@
 #include "base/children.h"
 #include "base/rng.h"
 #include "exchange/exchange.h"
+#include "launch/mpirun/watched.h"
 #include "launch/preflight/preflight.h"
 
 #include <errno.h>
@@ -191,7 +192,7 @@ static void open_missing(void)
 }
 
 typedef struct launching {
-    cr_child child;
+    cr_watched ranks;
     int listener, rank0; /* socket, connection of rank 0; -1: none */
     pid_t rank0_pid;
     bool tells_signals;
@@ -221,9 +222,9 @@ static void hear(launching *l, int flags)
 /* Until mpirun has ended. */
 static void watch(launching *l)
 {
-    while (cr_child_pump(&l->child) && !is_stopped(l)) {
+    while (cr_watched_pump(&l->ranks) && !is_stopped(l)) {
         struct pollfd fds[3] = {
-            {l->child.err_fd, POLLIN, 0}, {l->listener, POLLIN, 0}, {l->rank0, POLLIN, 0}};
+            {l->ranks.child.err_fd, POLLIN, 0}, {l->listener, POLLIN, 0}, {l->rank0, POLLIN, 0}};
         if (poll(fds, 3, 50) <= 0) continue;
         if (fds[1].revents & POLLIN) {
             l->rank0 = give_descriptors(l->listener, &l->rank0_pid);
@@ -246,17 +247,17 @@ static cr_status say_why(const launching *l, cr_err *err)
     if (caught && (l->code < 0 || !l->tells_signals))
         return cr_fail(err, CR_ESIGNAL, "stopped by signal %d", (int)caught);
     if (l->code >= 0 && !is_by_mpirun) return CR_OK; /* which ends the ranks when one has ended */
-    if (l->child.dead_rank >= 0)
-        return cr_fail(err, CR_EPEER, "rank %d on %s was killed", l->child.dead_rank,
-                       l->child.dead_host);
-    if (l->child.lost_host[0])
+    if (l->ranks.dead_rank >= 0)
+        return cr_fail(err, CR_EPEER, "rank %d on %s was killed", l->ranks.dead_rank,
+                       l->ranks.dead_host);
+    if (l->ranks.lost_host[0])
         return cr_fail(err, CR_EPEER,
                        "host %s is lost: Open MPI's connection to it ended; it is down, it hangs, "
                        "or its network is cut",
-                       l->child.lost_host);
+                       l->ranks.lost_host);
     return cr_fail(err, CR_EPEER, "the ranks ended early: %s",
-                   cr_child_reason(&l->child)[0] ? cr_child_reason(&l->child)
-                                                 : cr_child_fate(&l->child, fate));
+                   cr_watched_reason(&l->ranks)[0] ? cr_watched_reason(&l->ranks)
+                                                   : cr_child_fate(&l->ranks.child, fate));
 }
 
 static void catch_signals(bool also_hangup)
@@ -311,9 +312,9 @@ cr_status cr_ranks_run(const cr_hosts_args *where, const char *model, int num_ra
     words[mpirun.num] = self;
     memcpy(words + mpirun.num + 1, argv, (size_t)argc * sizeof *words);
     if (listen_here(&l.listener, err) == CR_OK &&
-        cr_child_start(&l.child, "mpirun", words, true, err) == CR_OK) {
+        cr_watched_start(&l.ranks, "mpirun", words, err) == CR_OK) {
         watch(&l);
-        cr_child_stop(&l.child, 2);
+        cr_child_stop(&l.ranks.child, 2);
         cr_note(say_why(&l, err));
     }
 out:

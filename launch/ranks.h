@@ -13,7 +13,7 @@
 #define CR_RANKS_H
 
 #include "launch/hosts.h"
-#include "launch/mpi_folder.h"
+#include "launch/mpirun/mpi_folder.h"
 
 /* Words of an mpirun that starts fast and keeps its files in `folder`; the caller appends the program. Borrowed from
  * here, the folder, the hosts and the literals of the program. has_last_words: when one rank has failed, the others have a

@@ -32,7 +32,8 @@ static cr_status start_server(cr_run *run, cr_err *err)
         status = cr_server_plan_make(folder, run->hosts->list ? run->hosts->address : NULL,
                                      &run->server_plan, err);
     if (status == CR_OK)
-        status = cr_child_start(&run->server, "redis-server", run->server_plan.argv, false, err);
+        status =
+            cr_child_start(&run->server, "redis-server", run->server_plan.argv, NULL, NULL, err);
     cr_free(folder);
     return status;
 }
@@ -114,7 +115,7 @@ static cr_status start_actors(cr_run *run, cr_err *err)
     cr_mpirun_add(&mpirun, "--ca-file", x->ca_file);
     cr_mpirun_add(&mpirun, "--cert-file", x->cert_file);
     cr_mpirun_add(&mpirun, "--key-file", x->key_file);
-    return cr_child_start(&run->actors, "the actors", mpirun.word, true, err);
+    return cr_watched_start(&run->actors, "the actors", mpirun.word, err);
 }
 
 static cr_status make_streams(cr_run *run, cr_err *err)
@@ -232,7 +233,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
 
 void cr_run_close(cr_run *run)
 {
-    cr_child_stop(&run->actors, 2);
+    cr_child_stop(&run->actors.child, 2);
     cr_heartbeat_stop(run->word);
     cr_mpi_folder_close(&run->mpi_folder);
     if (run->mark[0]) {
@@ -330,8 +331,8 @@ static cr_status check_actors(cr_run *run, cr_err *err)
     char who[WHO_BYTES], fate[CR_FATE];
     const char *reason;
 
-    if (cr_child_pump(&run->actors)) return CR_OK;
-    status = run->actors.wait_status;
+    if (cr_watched_pump(&run->actors)) return CR_OK;
+    status = run->actors.child.wait_status;
     if (run->actors.dead_rank >= 0 && run->actors.dead_rank < run->layout.num_ranks)
         snprintf(run->lives[run->actors.dead_rank].host, sizeof run->lives->host, "%s",
                  run->actors.dead_host);
@@ -343,14 +344,14 @@ static cr_status check_actors(cr_run *run, cr_err *err)
     if (run->actors.lost_host[0])
         return fail_host(run, CR_EPEER, run->actors.lost_host, "Open MPI's connection to it ended",
                          err);
-    reason = cr_child_reason(&run->actors);
+    reason = cr_watched_reason(&run->actors);
     cr_fail(err,
             WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
             : WIFEXITED(status) && WEXITSTATUS(status) == 2 ? CR_ECONFIG
                                                             : CR_EPEER,
             "step %lld: %s%s", (long long)run->step,
             reason[0] ? "" : "mpirun, which holds the actors, ",
-            reason[0] ? reason : cr_child_fate(&run->actors, fate));
+            reason[0] ? reason : cr_child_fate(&run->actors.child, fate));
     return add_silent(run, err);
 }
 
@@ -496,7 +497,7 @@ static cr_status wait_for_cause(cr_run *run, cr_err *err)
 {
     double until_s = cr_now_s() + 2;
 
-    while (cr_child_pump(&run->actors) && cr_now_s() < until_s)
+    while (cr_watched_pump(&run->actors) && cr_now_s() < until_s)
         cr_sleep_s(0.01);
     return check_actors(run, err);
 }

@@ -18,7 +18,8 @@
 #include "launch/endpoint.h"
 #include "launch/hosts.h"
 #include "launch/judges.h"
-#include "launch/mpi_folder.h"
+#include "launch/mpirun/mpi_folder.h"
+#include "launch/mpirun/watched.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
 #include "samples/protocol.h"
@@ -36,7 +37,8 @@ typedef struct cr_run {
         *word; /* of this launcher, for ranks of other hosts (heartbeat.h); NULL: there are none */
     cr_server_plan server_plan;
     bool has_server_answered; /* the embedded one */
-    cr_child server, actors;
+    cr_child server;
+    cr_watched actors;
     cr_mpi_folder mpi_folder; /* of the actors */
     char mark[CR_RUN_MARK];   /* in output_dir and the folder of checkpoints */
     cr_reward_workers rewards;

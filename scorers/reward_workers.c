@@ -27,7 +27,7 @@ static cr_status start(cr_reward_workers *w, cr_reward_worker *r, cr_err *err)
     snprintf(what, sizeof what, "reward worker %d of %.30s", r->number, r->domain);
     r->start_s = 0;
     r->moved_s = cr_now_s();
-    return cr_child_start(&r->child, what, argv, false, err);
+    return cr_child_start(&r->child, what, argv, NULL, NULL, err);
 }
 
 cr_status cr_reward_workers_start(cr_reward_workers *w, const cr_config *config,

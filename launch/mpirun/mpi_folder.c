@@ -1,5 +1,5 @@
 /* mpi_folder.c -- see mpi_folder.h. */
-#include "launch/mpi_folder.h"
+#include "launch/mpirun/mpi_folder.h"
 
 #include <dirent.h>
 #include <errno.h>
