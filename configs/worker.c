@@ -3,7 +3,6 @@
 #include "configs/bind.h"
 #include "kernels/sampling_ranges.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -413,17 +412,6 @@ int64_t cr_worker_num_batches(const cr_worker_config *w)
 int64_t cr_worker_batch_samples(const cr_worker_config *w)
 {
     return w->training.per_device_train_batch_size * w->training.gradient_accumulation_steps;
-}
-
-cr_lr_schedule cr_worker_schedule(const cr_worker_config *w, int64_t max_steps)
-{
-    const cr_training_args *t = &w->training;
-    int64_t ratio = (int64_t)ceil((double)max_steps * t->warmup_ratio);
-
-    return (cr_lr_schedule){.kind = t->lr_scheduler_type,
-                            .learning_rate = t->learning_rate,
-                            .warmup_steps = t->warmup_steps ? t->warmup_steps : ratio,
-                            .max_steps = max_steps};
 }
 
 static void inherit(cr_config *c, cr_node *to, const cr_node *from, const char *key)

@@ -124,7 +124,5 @@ int64_t cr_worker_num_batches(const cr_worker_config *w);
 const char *cr_worker_runs(const cr_worker_config *w);
 /* Samples of one optimizer update, on one such rank. */
 int64_t cr_worker_batch_samples(const cr_worker_config *w);
-/* Of a role that trains, in a run of max_steps updates: warmup_steps, else warmup_ratio of them. */
-cr_lr_schedule cr_worker_schedule(const cr_worker_config *w, int64_t max_steps);
 
 #endif

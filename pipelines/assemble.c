@@ -8,6 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+cr_lr_schedule cr_training_schedule(const cr_worker_config *w, int64_t max_steps)
+{
+    const cr_training_args *t = &w->training;
+    int64_t ratio = (int64_t)ceil((double)max_steps * t->warmup_ratio);
+
+    return (cr_lr_schedule){.kind = t->lr_scheduler_type,
+                            .learning_rate = t->learning_rate,
+                            .warmup_steps = t->warmup_steps ? t->warmup_steps : ratio,
+                            .max_steps = max_steps};
+}
+
 void cr_learning_init(cr_learning *l, const cr_config *c)
 {
     int64_t updates;
@@ -19,7 +30,7 @@ void cr_learning_init(cr_learning *l, const cr_config *c)
     l->mini_size = cr_worker_num_batches(&c->train) * cr_worker_batch_samples(&c->train);
     updates = c->max_steps * c->rollout_batch_size * c->group_size * c->algorithm.ppo_epochs /
               l->mini_size;
-    l->schedule = cr_worker_schedule(&c->train, updates < 1 ? 1 : updates);
+    l->schedule = cr_training_schedule(&c->train, updates < 1 ? 1 : updates);
 }
 
 void cr_learning_free(cr_learning *l)

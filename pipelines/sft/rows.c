@@ -1,5 +1,5 @@
-/* sft_rows.c -- see sft_rows.h. */
-#include "pipelines/sft_rows.h"
+/* sft_rows.c -- see rows.h. */
+#include "pipelines/sft/rows.h"
 
 #include "actors/packing.h"
 

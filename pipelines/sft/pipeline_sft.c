@@ -5,9 +5,10 @@
 #include "configs/worker.h"
 #include "exchange/record.h"
 #include "launch/role_call.h"
+#include "pipelines/assemble.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/saver.h"
-#include "pipelines/sft_rows.h"
+#include "pipelines/sft/rows.h"
 #include "reports/metrics.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
@@ -48,7 +49,7 @@ static cr_status load(sft *s, cr_err *err)
                        s->data.num_rows, s->data.num_rows == 1 ? "" : "s", s->batch);
     s->order = CR_NEW_ARRAY(uint32_t, s->data.num_rows);
     s->epoch = -1;
-    s->schedule = cr_worker_schedule(
+    s->schedule = cr_training_schedule(
         w, (int64_t)ceil(w->training.num_train_epochs * (double)(s->data.num_rows / s->batch)));
     s->num_steps =
         s->schedule.max_steps < s->c->max_steps ? s->schedule.max_steps : s->c->max_steps;

@@ -1,4 +1,4 @@
-/* sft_rows.h -- rows of supervised fine-tuning: what of them is learnt, and rows as samples of a batch.
+/* rows.h -- rows of supervised fine-tuning: what of them is learnt, and rows as samples of a batch.
  *
  * What follows a row's prompt is the response; tokens of it that `learns` leaves out have no loss. The first token has nothing to be
  * predicted from, so it is always of the prompt.
@@ -6,11 +6,13 @@
 #ifndef CR_SFT_ROWS_H
 #define CR_SFT_ROWS_H
 
+#include "configs/configs.h"
 #include "data/prompts.h"
 #include "launch/role_call.h"
 #include "samples/batch.h"
 
-/* Append the rows of the files of `from`, a block of config; all is borrowed during the call. CR_ECONFIG: there is none, or none has a token to learn within sequence_length. */
+/* Append the rows of the files that the block `from` of config names. The other arguments are borrowed during the call. CR_ECONFIG:
+ * the files have no row, or no row has a token to learn within sequence_length. */
 CR_MUST cr_status cr_sft_load(cr_dataset *data, const cr_config *config,
                               const cr_worker_config *from, cr_tokenizer *tokenizer, cr_chat *chat,
                               cr_err *err);
