@@ -1,5 +1,5 @@
 /* same_values.cpp -- compiles only if the names and values of the simulation's headers are those of the toolkit's: with a
- * toolkit these are its own, without one those of kernels/cuda/sim/include. Never run. */
+ * toolkit these are its own, without one those of tests/cuda_sim/gpu/include. Never run. */
 #include <cublasLt.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>

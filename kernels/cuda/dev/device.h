@@ -22,7 +22,7 @@
 
 #else
 
-#include "kernels/cuda/sim/sim.h"
+#include <cuda_sim.h>
 #define CUDA_LAUNCH(kernel, grid, block, shared, stream, ...)                           \
     (cri_sim_launch(#kernel, kernel, (grid), (block), (shared), (stream), __VA_ARGS__), \
      cudaGetLastError())

@@ -2,7 +2,7 @@
 #ifndef CR_SIM_IMPL_H
 #define CR_SIM_IMPL_H
 
-#include "kernels/cuda/sim/sim.h"
+#include "tests/cuda_sim/gpu/include/cuda_sim.h"
 #include <chrono>
 #include <deque>
 #include <functional>

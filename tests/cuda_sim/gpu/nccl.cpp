@@ -2,7 +2,7 @@
  *   1. waits until all ranks have finished the communicator's last one, then leaves its data and its arguments ("posts");
  *   2. waits until all have posted, compares the arguments and reads the others' areas.
  * Both waits return to the scheduler, so other streams go on meanwhile. */
-#include "kernels/cuda/sim/impl.h"
+#include "tests/cuda_sim/gpu/impl.h"
 
 #include <nccl.h>
 

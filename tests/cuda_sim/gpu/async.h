@@ -7,7 +7,7 @@
 #ifndef CR_SIM_ASYNC_H
 #define CR_SIM_ASYNC_H
 
-#include "kernels/cuda/sim/lanes.h"
+#include "tests/cuda_sim/gpu/lanes.h"
 
 enum {
     CRI_SIM_MAX_WARPS = CRI_SIM_MAX_THREADS / CRI_SIM_WARP,

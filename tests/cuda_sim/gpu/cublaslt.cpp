@@ -1,6 +1,6 @@
 /* cublaslt.cpp -- see include/cublasLt.h. Column-major matrices, sums in float32 over steps of k as the algorithm says. */
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/sim/impl.h"
+#include "tests/cuda_sim/gpu/impl.h"
 
 #include <cublasLt.h>
 
@@ -33,7 +33,7 @@ static bool is_wrong(const char *how)
     for (const char *known : {"split", "none", "fickle", "late", "product", "matrix", "choice",
                               "parts", "chain", "third"})
         if (strcmp(chosen, known) == 0) return strcmp(chosen, how) == 0;
-    cri_sim_die("CROLL_SIM_CUBLASLT=%s: see kernels/cuda/sim/include/cublasLt.h", chosen);
+    cri_sim_die("CROLL_SIM_CUBLASLT=%s: see tests/cuda_sim/gpu/include/cublasLt.h", chosen);
 }
 
 cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int *value)

@@ -12,7 +12,7 @@
  * Shadow: 48 bytes a granule of 2 bytes of device memory, reserved and touched on demand. Of the readers of a place
  * the first one is kept, and whether there were others.
  */
-#include "kernels/cuda/sim/async.h"
+#include "tests/cuda_sim/gpu/async.h"
 
 #include <stdio.h>
 #include <sys/mman.h>

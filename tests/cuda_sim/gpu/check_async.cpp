@@ -4,7 +4,7 @@
  * That it is there, and that the reader has waited for it, is the cells' matter (check.cpp). Of several writers of one chunk
  * the last one is kept.
  */
-#include "kernels/cuda/sim/async.h"
+#include "tests/cuda_sim/gpu/async.h"
 
 namespace
 {

@@ -1,4 +1,4 @@
-/* sim.h -- CUDA device code as C++ on a CPU: what a kernel may use when it is compiled by g++.
+/* cuda_sim.h -- CUDA device code as C++ on a CPU: what a kernel may use when it is compiled by g++.
  *
  * A thread of a block is a fiber. It runs until it meets a barrier or a warp operation, or ends; a
  * kernel without those is a plain loop of calls. Warps of a block, and lanes of a warp, run in an order
@@ -7,8 +7,8 @@
  * Every misuse ends the process with one sentence on stderr and exit code 86 (cri_sim_die).
  * Kernels include dev/device.h, never this file.
  */
-#ifndef CR_SIM_H
-#define CR_SIM_H
+#ifndef CR_CUDA_SIM_H
+#define CR_CUDA_SIM_H
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -195,6 +195,6 @@ void cri_sim_wgmma_a(float *d, int n, const uint32_t *a, uint64_t b, bool is_b_t
 void cri_sim_wgmma_fence(void);
 void cri_sim_wgmma_commit(void);
 void cri_sim_wgmma_wait(int num_pending);
-#include "kernels/cuda/sim/math.h"
+#include "tests/cuda_sim/gpu/math.h"
 
 #endif

@@ -8,7 +8,7 @@
  * about events and streams): here all of them are refused, with CUDA's codes, and the capture is lost. Stricter than CUDA: a graph
  * is not destroyed before its launches have run, and a graph inside a capture, or a collective, is not known.
  */
-#include "kernels/cuda/sim/impl.h"
+#include "tests/cuda_sim/gpu/impl.h"
 
 #include <stdlib.h>
 #include <thread>

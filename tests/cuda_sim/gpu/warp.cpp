@@ -2,7 +2,7 @@
  *
  * Every lane of the mask leaves its operands; when the last one has come the operation is computed for all of them.
  */
-#include "kernels/cuda/sim/async.h"
+#include "tests/cuda_sim/gpu/async.h"
 
 /* ---- tensor cores ---- */
 

@@ -4,7 +4,7 @@
  * warp operation; that thread keeps the stack and the next worker goes on. So a kernel without barriers
  * costs a call a thread, and one with barriers two switches a thread and barrier.
  */
-#include "kernels/cuda/sim/async.h"
+#include "tests/cuda_sim/gpu/async.h"
 
 #include <numeric>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * shut when host code goes on; the guard page between two allocations never opens. Memory is 0xff at
  * allocation: NaN in every float format. Addresses are not used again.
  */
-#include "kernels/cuda/sim/ipc.h"
+#include "tests/cuda_sim/gpu/ipc.h"
 
 #include <map>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* runtime.cpp -- the CUDA runtime's calls: launches, copies, streams, events, and what the simulated GPU says of itself. */
-#include "kernels/cuda/sim/async.h"
-#include "kernels/cuda/sim/ipc.h"
+#include "tests/cuda_sim/gpu/async.h"
+#include "tests/cuda_sim/gpu/ipc.h"
 
 #include <map>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * processes that have it open, for the rule that it is not freed meanwhile.
  *
  * Accesses are checked in each process alone: what another one writes counts as written, and is in no order. */
-#include "kernels/cuda/sim/ipc.h"
+#include "tests/cuda_sim/gpu/ipc.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  *   CROLL_SIM_FAIL=ipc:N    the N-th memory of another process cannot be opened
  *   CROLL_SIM_FAIL=nccl:N   the N-th operation of NCCL does not end, and its communicator has an asynchronous error
  * N counts in each process from 1. */
-#include "kernels/cuda/sim/impl.h"
+#include "tests/cuda_sim/gpu/impl.h"
 
 #include <errno.h>
 #include <stdlib.h>

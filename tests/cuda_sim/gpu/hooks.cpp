@@ -1,7 +1,7 @@
 /* hooks.cpp -- replaces the library of `-fsanitize=thread`: kernels compiled with it call the __tsan_* functions
  * before each load and store. Of `-fsanitize=alignment`, too: a float4 that is loaded in parts is misaligned all the
  * same. */
-#include "kernels/cuda/sim/impl.h"
+#include "tests/cuda_sim/gpu/impl.h"
 
 /* Launchers are in the same files as kernels. */
 static bool is_in_kernel(void)

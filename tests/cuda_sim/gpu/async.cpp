@@ -3,7 +3,7 @@
  * A copy arrives when the seed says, at once or only when nothing else can go on; until then its destination is NaN. When all lanes
  * wait and no copy is under way, the block hangs: the sentence says for which mbarrier, and what is missing there.
  */
-#include "kernels/cuda/sim/async.h"
+#include "tests/cuda_sim/gpu/async.h"
 
 #include <cuda.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * are issued or then. Until then the sums are NaN, and an access of them or of A in registers is an error, as a product is whose
  * registers were touched since the last wgmma.fence. The warps of a warpgroup make the same products.
  */
-#include "kernels/cuda/sim/async.h"
+#include "tests/cuda_sim/gpu/async.h"
 
 enum { GROUP_WARPS = 4, ROWS = 16, MOST_N = 256, ATOM_BYTES = 1024, COLUMNS = 64 };
 

@@ -5,7 +5,7 @@
  * seeds run everything at once, some nothing until it is waited for; a missing event therefore shows as
  * wrong numbers under some seeds, the same ones each time, and is named by check.cpp under all.
  */
-#include "kernels/cuda/sim/impl.h"
+#include "tests/cuda_sim/gpu/impl.h"
 
 #include <set>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #ifndef CR_SIM_LANES_H
 #define CR_SIM_LANES_H
 
-#include "kernels/cuda/sim/impl.h"
+#include "tests/cuda_sim/gpu/impl.h"
 
 enum cri_sim_state {
     CRI_SIM_NEW,

@@ -2,7 +2,7 @@
 #ifndef CR_SIM_IPC_H
 #define CR_SIM_IPC_H
 
-#include "kernels/cuda/sim/impl.h"
+#include "tests/cuda_sim/gpu/impl.h"
 
 /* Pages for an allocation, without access: of the file at its start, or (fd -1) of this process. NULL: no address space. */
 cri_sim_allocation *cri_sim_new_pages(size_t num_bytes, int fd);
