@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* What one rank gets: what all get, and its part of the batch. */
-static cr_record command_of(const cr_role_call *call, int rank)
+/* What the ranks of one part of the batch get: what all get, and the part. */
+static cr_record command_of(const cr_role_call *call, int part)
 {
     cr_record out = {0};
 
@@ -14,20 +14,22 @@ static cr_record command_of(const cr_role_call *call, int rank)
         out.owned = NULL;
         out.head = json_copy(call->command->head);
     }
-    if (call->batch)
-        cr_sample_batch_write(call->batch, &call->deal, rank / call->num_each, call->columns, &out);
+    if (call->batch) cr_sample_batch_write(call->batch, &call->deal, part, call->columns, &out);
     return out;
 }
 
 static cr_status ask_role(cr_run *run, cr_role_call *call, cr_role role, cr_err *err)
 {
-    for (int r = 0; r < run->layout.role[role].num; r++) {
-        cr_record command = command_of(call, r);
-        cr_note(cr_run_send(run, role, r, call->ask, &command, &call->requests[call->num++], err));
+    int num = run->layout.role[role].num, each = call->batch ? call->num_each : num;
+
+    for (int first = 0; first < num && err->status == CR_OK; first += each) {
+        cr_record command = command_of(call, first / each);
+        for (int r = first; r < first + each && err->status == CR_OK; r++)
+            cr_note(
+                cr_run_send(run, role, r, call->ask, &command, &call->requests[call->num++], err));
         cr_record_free(&command);
-        CR_TRY(err->status);
     }
-    return CR_OK;
+    return err->status;
 }
 
 cr_status cr_role_call_begin(cr_run *run, cr_role_call *call, cr_err *err)
