@@ -1,5 +1,6 @@
 /* build.c -- config.json to the tree of modules, with the names and classes of Transformers. */
 #include "base/hub.h"
+#include "models/parts/head.h"
 #include "models/vision/vision_impl.h"
 
 #include <stdio.h>
@@ -264,7 +265,23 @@ static void add_decoder(cri_root *root, cr_module *base, const cri_family *famil
                    cri_class(model, family->text_prefix, "RotaryEmbedding"), 0, 0);
 }
 
-static void build_tree(cr_model *model)
+static void add_head(cr_model *model, cri_root *root, cr_head_kind kind)
+{
+    const cr_model_config *c = &model->config;
+
+    if (kind == CR_HEAD_VALUE) {
+        root->head = cri_linear_add(model->root, "score", c->hidden_size, 1, true);
+        root->head_ops = &cri_value_head_ops;
+        root->head->weight->is_added = root->head->bias->is_added = true;
+        return;
+    }
+    root->head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
+    root->head_ops = &cri_words_head_ops;
+    root->head->is_lm_head = true;
+    if (c->is_tied) tie(root->head->weight, root->embed->weight);
+}
+
+static void build_tree(cr_model *model, cr_head_kind head)
 {
     const cr_model_config *c = &model->config;
     const cri_family *family = cri_family_find(c->model_type);
@@ -298,9 +315,7 @@ static void build_tree(cr_model *model)
                                     cri_class(model, family->prefix, "TextModel"), 4, 0);
     }
     add_decoder(root, c->vision ? root->text : root->base, family, &cls);
-    root->lm_head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
-    root->lm_head->is_lm_head = true;
-    if (c->is_tied) tie(root->lm_head->weight, root->embed->weight);
+    add_head(model, root, head);
 }
 
 /* The other spelling of names below model.visual and model.language_model; files of Qwen2.5-VL have
@@ -403,20 +418,24 @@ void cr_model_mark_trainable(cr_model *model)
 
 /* ---- life ---- */
 
-cr_status cr_model_build(const json_t *config, const json_t *generation_config, cr_model **out,
-                         cr_err *err)
+cr_status cr_model_build_with(const json_t *config, const json_t *generation_config,
+                              const cr_model_options *options, cr_model **out, cr_err *err)
 {
+    static const cr_model_options none;
+    const cr_model_options *with = options ? options : &none;
+    bool has_value_head = with->head == CR_HEAD_VALUE;
     cr_model *model = CR_NEW(cr_model);
 
     *out = NULL;
     model->own = CR_NEW(cr_model_parts);
     model->own->arena = cr_arena_create(1 << 16);
     model->config.json = json_deep_copy(config);
-    if (cri_config_read(&model->config, model->config.json, generation_config, err) != CR_OK) {
+    if (cri_config_read(&model->config, model->config.json, generation_config, has_value_head,
+                        err) != CR_OK) {
         cr_model_free(model);
         return cr_fail_add(err, "config.json");
     }
-    build_tree(model);
+    build_tree(model, with->head);
     if (model->config.vision) {
         name_params(model, model->root);
         make_idle(model);
@@ -431,7 +450,14 @@ cr_status cr_model_build(const json_t *config, const json_t *generation_config, 
     return CR_OK;
 }
 
-cr_status cr_model_open(const char *name, cr_model **out, cr_err *err)
+cr_status cr_model_build(const json_t *config, const json_t *generation_config, cr_model **out,
+                         cr_err *err)
+{
+    return cr_model_build_with(config, generation_config, NULL, out, err);
+}
+
+cr_status cr_model_open_with(const char *name, const cr_model_options *options, cr_model **out,
+                             cr_err *err)
 {
     char *folder = cr_hub_find(name), *path = cr_path_join(folder ? folder : "", "config.json"),
          *generation_path = cr_path_join(folder ? folder : "", "generation_config.json");
@@ -446,7 +472,8 @@ cr_status cr_model_open(const char *name, cr_model **out, cr_err *err)
     CR_TRY_GOTO(out, cr_json_read_file(path, &config, err));
     if (cr_file_exists(generation_path))
         CR_TRY_GOTO(out, cr_json_read_file(generation_path, &generation, err));
-    if (cr_model_build(config, generation, out, err) != CR_OK) cr_fail_add(err, "%s", folder);
+    if (cr_model_build_with(config, generation, options, out, err) != CR_OK)
+        cr_fail_add(err, "%s", folder);
 out:
     json_decref(config);
     json_decref(generation);
@@ -454,6 +481,11 @@ out:
     cr_free(path);
     cr_free(generation_path);
     return err->status;
+}
+
+cr_status cr_model_open(const char *name, cr_model **out, cr_err *err)
+{
+    return cr_model_open_with(name, NULL, out, err);
 }
 
 void cr_model_free(cr_model *model)

@@ -183,8 +183,16 @@ cr_status cri_json_only(const json_t *o, const char *key, const char *only, cr_e
 
 /* ---- parts of config.json ---- */
 
-static cr_status read_family(cr_model_config *c, const json_t *json, const cri_family **family,
-                             cr_err *err)
+static bool is_causal(const char *architecture, const cri_family *family)
+{
+    size_t num = strlen(family->prefix);
+
+    return strncmp(architecture, family->prefix, num) == 0 &&
+           strcmp(architecture + num, "ForCausalLM") == 0;
+}
+
+static cr_status read_family(cr_model_config *c, const json_t *json, bool has_value_head,
+                             const cri_family **family, cr_err *err)
 {
     const json_t *type = cri_json_get(json, "model_type"),
                  *names = cri_json_get(json, "architectures"), *first;
@@ -199,12 +207,18 @@ static cr_status read_family(cr_model_config *c, const json_t *json, const cri_f
                        "qwen3_moe, qwen2_5_vl, qwen3_vl and qwen3_vl_moe are)",
                        json_string_value(type));
     c->model_type = cr_strdup((*family)->model_type);
+    if (has_value_head && (*family)->vision)
+        return cr_fail(err, CR_EABSENT, "a value head is not available for a '%s'",
+                       (*family)->model_type);
     c->architecture = cr_asprintf("%sFor%s", (*family)->prefix,
-                                  (*family)->vision ? "ConditionalGeneration" : "CausalLM");
+                                  has_value_head      ? "TokenClassification"
+                                  : (*family)->vision ? "ConditionalGeneration"
+                                                      : "CausalLM");
     if (!names) return CR_OK;
     first = json_array_get(names, 0);
     if (!json_is_array(names) || (json_array_size(names) && !json_is_string(first)))
         return cr_fail(err, CR_EFORMAT, "'architectures' must be a list of names");
+    if (has_value_head && first && is_causal(json_string_value(first), *family)) return CR_OK;
     if (first && strcmp(json_string_value(first), c->architecture) != 0)
         return cr_fail(err, CR_EABSENT, "architecture '%s' is not available (%s is)",
                        json_string_value(first), c->architecture);
@@ -466,7 +480,7 @@ static cr_status read_ids(cr_model_config *c, const json_t *json, const json_t *
 }
 
 cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *generation,
-                          cr_err *err)
+                          bool has_value_head, cr_err *err)
 {
     const cri_family *family = NULL;
     json_t *text;
@@ -474,7 +488,7 @@ cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *
     if (!json_is_object(json)) return cr_fail(err, CR_EFORMAT, "must be a JSON object");
     if (generation && !json_is_object(generation))
         return cr_fail(err, CR_EFORMAT, "generation_config.json must be a JSON object");
-    CR_TRY(read_family(c, json, &family, err));
+    CR_TRY(read_family(c, json, has_value_head, &family, err));
     text = cri_vision_text(json, family);
     CR_TRY_GOTO(out, read_sizes(c, text, family, err));
     CR_TRY_GOTO(out, read_switches(c, text, family, err));

@@ -6,6 +6,7 @@
  * only.
  */
 #include "base/rng.h"
+#include "models/parts/head.h"
 #include "models/pass_impl.h"
 
 #include <string.h>
@@ -228,7 +229,7 @@ static int64_t find_lowest(const cr_model *model, const cr_pass *p)
     for (int64_t i = 0; i < num; i++)
         if (model->layers[i]->has_trainable) return i + 1;
     if (root->norm->has_trainable) return num + 1;
-    return root->lm_head->has_trainable ? num + 2 : num + 3;
+    return root->head->has_trainable ? num + 2 : num + 3;
 }
 
 static cr_status check_ids(const cr_model *model, const cr_batch *b, cr_err *err)
@@ -287,8 +288,15 @@ static cr_status check_batch(const cr_model *model, const cr_pass *p, cr_err *er
 static cr_status check_outputs(const cr_model *model, const cri_head *h, const cr_outputs *out,
                                cr_err *err)
 {
+    const cri_root *root = model->root->impl;
     int64_t vocab = model->config.vocab_size, num = h->num_rows * out->num_candidates;
 
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        if (out->of[i] && !cr_model_gives(model, (cr_output)i))
+            return cr_fail(err, CR_EARG, "a %s gives no output %d", model->config.architecture, i);
+    if (!root->head_ops->has_words &&
+        (out->rank || out->num_top || out->num_candidates || out->draw))
+        return cr_fail(err, CR_EARG, "a %s has no logits", model->config.architecture);
     if (out->num_top < 0 || out->num_top > vocab || out->num_candidates < 0)
         return cr_fail(err, CR_EARG, "the %lld largest logits of %lld, %lld candidates",
                        (long long)out->num_top, (long long)vocab, (long long)out->num_candidates);
@@ -363,13 +371,6 @@ static cr_status run_layers(const cr_model *model, cr_pass *p, cr_mem **x, cr_er
     return CR_OK;
 }
 
-/* A host array with an element of 4 bytes for each row of the head. */
-static cr_status push_rows(cr_stack *stack, const cri_head *h, const void *host, cr_mem **out,
-                           cr_err *err)
-{
-    return cr_stack_push_copy(stack, host, (size_t)h->num_rows * 4, out, err);
-}
-
 /* Rows of x for the head: x itself when all are wanted. */
 static cr_status gather(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
 {
@@ -385,135 +386,8 @@ static cr_status gather(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *er
         err);
 }
 
-/* What the head computes: log-probs of labels, or logits. */
-typedef struct head_out {
-    const cr_outputs *out;
-    cr_mem *logits;
-} head_out;
-
-/* An output of the head: memory of the device for num_cols words of 4 bytes a row, and where they go. */
-typedef struct head_value {
-    void *host; /* NULL: not wanted */
-    int64_t num_cols;
-    cr_mem **dev;
-} head_value;
-
-static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_err *err)
-{
-    cr_mem *candidates = NULL;
-    const head_value values[] = {
-        {out->of[CR_LOG_PROB], 1, &a->log_prob},
-        {out->of[CR_ENTROPY], 1, &a->entropy},
-        {out->rank, 1, &a->rank},
-        {out->num_top ? out->top_ids : NULL, out->num_top, &a->top_ids},
-        {out->num_top ? out->top_log_probs : NULL, out->num_top, &a->top_log_prob},
-        {out->num_candidates ? out->candidate_log_probs : NULL, out->num_candidates,
-         &a->chosen_log_prob},
-    };
-
-    for (size_t i = 0; i < CR_COUNT(values); i++)
-        if (values[i].host)
-            CR_TRY(
-                cri_push_32bit(p->scratch, a->num_rows * values[i].num_cols, values[i].dev, err));
-    if (out->num_candidates)
-        CR_TRY(cr_stack_push_copy(p->scratch, out->candidates,
-                                  (size_t)(a->num_rows * out->num_candidates) * sizeof(int32_t),
-                                  &candidates, err));
-    a->num_top = out->num_top;
-    a->num_chosen = out->num_candidates;
-    a->chosen_ids = candidates;
-    CR_TRY(cr_head(p->dev, a, err));
-    for (size_t i = 0; i < CR_COUNT(values); i++)
-        if (values[i].host)
-            CR_TRY(cr_download(p->dev, values[i].host, *values[i].dev,
-                               (size_t)(a->num_rows * values[i].num_cols) * 4, err));
-    return CR_OK;
-}
-
-/* Labels of some rows, from their logits. */
-static cr_status draw_some(cr_pass *p, const cr_weight *w, const cr_mem *normed,
-                           const cr_outputs *out, const int32_t *rows, int64_t num, cr_err *err)
-{
-    size_t mark = cr_stack_mark(p->scratch);
-    cr_draw_row *how = CR_NEW_ARRAY(cr_draw_row, num);
-    cr_drawn *drawn = CR_NEW_ARRAY(cr_drawn, num);
-    int32_t *labels = p->state->head.labels;
-    cr_draw_args a = {NULL, num, w->num_rows, how, drawn};
-    cr_mem *index, *x, *logits;
-
-    for (int64_t i = 0; i < num; i++)
-        how[i] = *out->draw[rows[i]];
-    CR_TRY_GOTO(out, cr_stack_push_copy(p->scratch, rows, (size_t)num * sizeof *rows, &index, err));
-    CR_TRY_GOTO(out, cri_push(p->scratch, p, num, w->num_cols, &x, err));
-    CR_TRY_GOTO(out, cri_push_32bit(p->scratch, num * w->num_rows, &logits, err));
-    CR_TRY_GOTO(
-        out, cr_rows_gather(
-                 p->dev, &(cr_rows_move_args){p->dtype, normed, index, num, w->num_cols, x}, err));
-    CR_TRY_GOTO(out, cr_logits(p->dev, &(cr_logits_args){x, w, num, logits}, err));
-    a.logits = logits;
-    CR_TRY_GOTO(out, cr_draw(p->dev, &a, err));
-    for (int64_t i = 0; i < num; i++) {
-        out->drawn[rows[i]] = drawn[i].id;
-        labels[rows[i]] = drawn[i].id < 0 ? 0 : drawn[i].id;
-    }
-out:
-    cr_stack_release(p->scratch, mark);
-    cr_free(how);
-    cr_free(drawn);
-    return err->status;
-}
-
-/* The labels that are drawn become those of the pass. Logits of as many rows at a time as MOST_BYTES hold. */
-static cr_status draw_labels(cr_pass *p, const cr_weight *w, const cr_mem *normed,
-                             const cr_outputs *out, cr_err *err)
-{
-    enum { MOST_BYTES = 16 << 20 };
-    const cri_head *h = &p->state->head;
-    int64_t num = 0, most = cr_max64(1, MOST_BYTES / (w->num_rows * 4));
-    int32_t *rows = CR_NEW_ARRAY(int32_t, h->num_rows);
-    cr_mem *labels;
-
-    CR_CHECK(!p->tape, "labels are drawn in a pass with a tape");
-    for (int64_t r = 0; r < h->num_rows; r++) {
-        out->drawn[r] = h->labels[r];
-        if (out->draw[r]) rows[num++] = (int32_t)r;
-    }
-    for (int64_t i = 0; i < num; i += most)
-        CR_TRY_GOTO(out,
-                    draw_some(p, w, normed, out, rows + i, num - i < most ? num - i : most, err));
-    CR_TRY_GOTO(out, push_rows(p->scratch, h, h->labels, &labels, err));
-    p->index.labels = labels;
-out:
-    cr_free(rows);
-    return err->status;
-}
-
-static cr_status run_head(const cr_model *model, cr_pass *p, const cr_mem *normed,
-                          const head_out *want, cr_err *err)
-{
-    const cri_root *root = model->root->impl;
-    const cri_head *h = &p->state->head;
-    const cr_weight *w = &cri_own(root->lm_head->weight)->weight;
-    cr_head_args a = {.x = normed,
-                      .w = w,
-                      .labels = p->index.labels,
-                      .num_rows = h->num_rows,
-                      .lse = h->lse,
-                      .mean_z = h->mean_z,
-                      .edits = p->batch->edits ? &p->index.edits : NULL};
-
-    CR_TRY(cri_enter(root->lm_head, p, err));
-    if (h->num_rows && want->logits) {
-        CR_TRY(cr_logits(p->dev, &(cr_logits_args){normed, w, h->num_rows, want->logits}, err));
-    } else if (h->num_rows) {
-        if (want->out->draw) CR_TRY(draw_labels(p, w, normed, want->out, err));
-        a.labels = p->index.labels;
-        CR_TRY(outputs(p, &a, want->out, err));
-    }
-    return cri_leave(root->lm_head, p, err);
-}
-
-static cr_status run_forward(const cr_model *model, cr_pass *p, const head_out *want, cr_err *err)
+static cr_status run_forward(const cr_model *model, cr_pass *p, const cri_head_want *want,
+                             cr_err *err)
 {
     const cri_root *root = model->root->impl;
     cri_head *h = &p->state->head;
@@ -534,7 +408,9 @@ static cr_status run_forward(const cr_model *model, cr_pass *p, const head_out *
     CR_TRY(cri_leave(root->norm, p, err));
     if (root->text) CR_TRY(cri_leave(root->text, p, err));
     CR_TRY(cri_leave(root->base, p, err));
-    CR_TRY(run_head(model, p, normed, want, err));
+    CR_TRY(cri_enter(root->head, p, err));
+    if (h->num_rows) CR_TRY(root->head_ops->forward(root->head, p, normed, want, err));
+    CR_TRY(cri_leave(root->head, p, err));
     return cri_leave(model->root, p, err);
 }
 
@@ -554,7 +430,7 @@ static cr_status start_pass(const cr_model *model, cr_pass *p, cr_err *err)
 cr_status cr_model_forward(const cr_model *model, cr_pass *p, const cr_outputs *out, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
-    head_out want = {.out = out};
+    cri_head_want want = {.out = out};
     cr_status status;
 
     CR_TRY(check_batch(model, p, err));
@@ -572,7 +448,7 @@ cr_status cr_model_forward(const cr_model *model, cr_pass *p, const cr_outputs *
 typedef struct forward_work {
     const cr_model *model;
     cr_pass *pass;
-    const head_out *want;
+    const cri_head_want *want;
 } forward_work;
 
 static cr_status do_forward(void *ctx, cr_err *err)
@@ -629,10 +505,12 @@ cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows
                           cr_mem *logits, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
-    head_out want = {.logits = logits};
+    cri_head_want want = {.logits = logits};
     cr_stack *tape = p->tape;
 
     p->tape = NULL;
+    if (!cr_model_gives(model, CR_LOG_PROB))
+        CR_TRY_GOTO(out, cr_fail(err, CR_EARG, "a %s has no logits", model->config.architecture));
     CR_TRY_GOTO(out, check_batch(model, p, err));
     for (int64_t r = 0; r < num_rows; r++)
         if (rows[r] < 0 || rows[r] >= p->batch->num_tokens)
@@ -663,34 +541,19 @@ static cr_status back_head(const cr_model *model, cr_pass *p, const cr_outputs *
 {
     const cri_root *root = model->root->impl;
     const cri_head *h = &p->state->head;
-    const cr_param *weight = root->lm_head->weight;
     int64_t cols = model->config.hidden_size, tokens = p->num_rows;
     size_t mark;
-    cr_mem *normed, *dx, *of[CR_NUM_OUTPUTS] = {NULL};
-    cr_head_grad_args a;
+    cr_mem *normed, *dx;
 
     CR_TRY(cri_push(p->scratch, p, tokens, cols, grad, err));
     mark = cr_stack_mark(p->scratch);
     CR_TRY(cri_push(p->scratch, p, h->num_rows, cols, &normed, err));
     CR_TRY(cri_push(p->scratch, p, h->num_rows, cols, &dx, err));
-    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
-        if (of_out->of[i]) CR_TRY(push_rows(p->scratch, h, of_out->of[i], &of[i], err));
     CR_TRY(cri_enter(root->norm, p, err));
     CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, NULL, normed, NULL, err));
-    CR_TRY(cri_enter(root->lm_head, p, err));
-    a = (cr_head_grad_args){.fwd = {.x = normed,
-                                    .w = &cri_own(weight)->weight,
-                                    .labels = p->index.labels,
-                                    .num_rows = h->num_rows,
-                                    .lse = h->lse,
-                                    .mean_z = h->mean_z,
-                                    .edits = p->batch->edits ? &p->index.edits : NULL},
-                            .grad_log_prob = of[CR_LOG_PROB],
-                            .grad_entropy = of[CR_ENTROPY],
-                            .dx = dx,
-                            .dw = cri_grad(weight)};
-    if (h->num_rows) CR_TRY(cr_head_grad(p->dev, &a, err));
-    CR_TRY(cri_leave(root->lm_head, p, err));
+    CR_TRY(cri_enter(root->head, p, err));
+    if (h->num_rows) CR_TRY(root->head_ops->backward(root->head, p, normed, of_out, dx, err));
+    CR_TRY(cri_leave(root->head, p, err));
     if (h->num_rows && p->state->lowest <= model->config.num_layers + 1)
         CR_TRY(cri_norm_back(root->norm, p, h->in, h->rstd, dx, h->num_rows, dx, CRI_DX_SET, err));
     CR_TRY(cri_leave(root->norm, p, err));

@@ -38,10 +38,7 @@ static cr_status fill(cr_full_weights *full, const cr_model *model, const cr_par
         int64_t end =
             begin + BLOCK_ELEMS < param->num_elems ? begin + BLOCK_ELEMS : param->num_elems;
         size_t num = (size_t)(end - begin);
-        if (source)
-            CR_TRY(cr_weights_read(source, param, begin, end, block, err));
-        else
-            cr_param_init(model, param, seed, begin, end, block);
+        CR_TRY(cr_weights_fill(source, model, param, seed, begin, end, block, err));
         if (!is_finite_in(dtype, block, num))
             return cr_fail(err, CR_EFORMAT, "%s has a number that is not finite in %s", param->name,
                            cr_dtype_name(dtype));

@@ -38,6 +38,7 @@ typedef struct cr_param {
     cr_init_kind init; /* for random weights */
     float init_std;    /* of NORMAL */
     bool is_trainable;
+    bool is_added;   /* by cr_model_options: a checkpoint may lack it (cr_weights_fill) */
     bool is_fp32;    /* of a module that is */
     bool is_product; /* a kernel multiplies by it: a Linear's, or a table that is one's, too */
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
@@ -101,8 +102,22 @@ struct cr_model {
     struct cr_model_parts *own; /* memory of the tree */
 };
 
+/* What a model is to have that config.json does not say; {0}: nothing. */
+typedef enum cr_head_kind {
+    CR_HEAD_WORDS, /* a language model's */
+    CR_HEAD_VALUE /* Transformers' ForTokenClassification with one label: `score`, a Linear with a bias */
+} cr_head_kind;
+typedef struct cr_model_options {
+    cr_head_kind head;
+} cr_model_options;
+
 /* Build from a MODEL folder's config.json (and generation_config.json), or from JSON. No weights are
- * needed. CR_EFORMAT / CR_EABSENT name the key or the family. The model is owned by the caller. */
+ * needed. options NULL: none. CR_EFORMAT / CR_EABSENT name the key or the family. The model is owned by the caller. */
+CR_MUST cr_status cr_model_open_with(const char *folder, const cr_model_options *options,
+                                     cr_model **out, cr_err *err);
+CR_MUST cr_status cr_model_build_with(const json_t *config, const json_t *generation_config,
+                                      const cr_model_options *options, cr_model **out, cr_err *err);
+/* The same without options. */
 CR_MUST cr_status cr_model_open(const char *folder, cr_model **out, cr_err *err);
 CR_MUST cr_status cr_model_build(const json_t *config, const json_t *generation_config,
                                  cr_model **out, cr_err *err);

@@ -66,8 +66,9 @@ typedef struct cri_layer {
 } cri_layer;
 /* impl of the root. */
 typedef struct cri_root {
-    cr_module *base, *embed, *norm, *lm_head;
-    cr_module *visual, *text; /* NULL in text families, whose base is the text */
+    cr_module *base, *embed, *norm, *head;
+    const struct cri_head_ops *head_ops; /* parts/head.h */
+    cr_module *visual, *text;            /* NULL in text families, whose base is the text */
 } cri_root;
 
 #endif

@@ -122,11 +122,12 @@ CR_MUST cr_status cr_module_forward(const cr_module *m, cr_pass *p, const cr_mem
 CR_MUST cr_status cr_module_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
                                      const cr_mem *grad_out, cr_mem *grad_in, cr_err *err);
 
-/* What each row with a label gets. A loss is given all of them and answers with the gradient of each, so
- * another one is a line here and what computes it in decoder.c. */
+/* What each row with a label gets from the head that the model has. A loss is given those and answers with the gradient of
+ * each, so another one is a line here and what computes it in parts/head.c. */
 typedef enum cr_output {
     CR_LOG_PROB, /* of the label */
     CR_ENTROPY,  /* of the distribution of the next token */
+    CR_VALUE,    /* of the state after this row's token */
     CR_NUM_OUTPUTS
 } cr_output;
 /* Values of a batch's rows with labels, in row order, or the gradients of a loss with respect to them: host
@@ -146,6 +147,9 @@ typedef struct cr_outputs {
     const cr_draw_row *const *draw; /* [n], NULL: this one has its label; NULL: all have */
     int32_t *drawn;                 /* [n] labels after that; -1: the logits are not finite */
 } cr_outputs;
+
+/* Does the model's head compute it? Nothing else may be asked for. */
+bool cr_model_gives(const cr_model *model, cr_output output);
 
 /* ids -> outputs of labelled rows. With a tape, backward may follow exactly once, with
  * the same pass, before its state serves another one. What lies below the lowest trainable parameter

@@ -3,6 +3,7 @@
 
 #include "base/hub.h"
 #include "models/files/safetensors.h"
+#include "models/models_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,12 +101,12 @@ static source find_source(const cr_weights *w, const cr_param *p)
 }
 
 /* Names that a checkpoint may have beside the parameters. */
-static bool is_left_alone(const cr_model *model, const char *name)
+static bool is_left_alone(const char *name)
 {
     static const char suffix[] = ".rotary_emb.inv_freq";
     size_t num = strlen(name);
 
-    if (model->config.is_tied && strcmp(name, "lm_head.weight") == 0) return true;
+    if (strcmp(name, "lm_head.weight") == 0) return true; /* tied, or the model has another head */
     return num > sizeof suffix && strcmp(name + num - (sizeof suffix - 1), suffix) == 0;
 }
 
@@ -132,12 +133,12 @@ static cr_status match_names(cr_weights *w, const char *folder, cr_err *err)
         source s = find_source(w, w->model->params[i]);
         if (s.tensor)
             is_used[s.tensor - w->tensors->tensor] = true;
-        else
+        else if (!w->model->params[i]->is_added)
             list_name(&missing, w->model->params[i]->file_name);
     }
     for (size_t i = 0; i < w->tensors->num_tensors; i++) {
         const char *name = w->tensors->tensor[i].name;
-        if (!is_used[i] && !is_left_alone(w->model, name)) list_name(&unexpected, name);
+        if (!is_used[i] && !is_left_alone(name)) list_name(&unexpected, name);
     }
     cr_free(is_used);
     if (missing.num)
@@ -166,8 +167,10 @@ static cr_status match_shapes(const cr_weights *w, const char *folder, cr_err *e
     for (size_t i = 0; i < w->model->num_params; i++) {
         source s = find_source(w, w->model->params[i]);
         const cr_tensor *t = s.tensor;
-        bool is_same = t->num_dims == s.num_dims;
+        bool is_same;
         char got[80], want[80];
+        if (!t) continue; /* it was added */
+        is_same = t->num_dims == s.num_dims;
         for (int d = 0; is_same && d < s.num_dims; d++)
             is_same = t->shape[d] == s.shape[d];
         write_shape(got, t->shape, t->num_dims);
@@ -230,6 +233,16 @@ cr_status cr_weights_read(const cr_weights *w, const cr_param *param, int64_t be
     const cr_param *own = param->tied_to ? param->tied_to : param;
     source s = find_source(w, own);
 
+    CR_CHECK(s.tensor, "%s is not in the checkpoint", own->name);
     if (s.is_stacked) return read_stacked(s.tensor, own, begin, end, out, err);
     return cr_tensor_read_f32(s.tensor, s.first + begin, s.first + end, out, err);
+}
+
+cr_status cr_weights_fill(const cr_weights *w, const cr_model *model, const cr_param *param,
+                          uint64_t seed, int64_t begin, int64_t end, float *out, cr_err *err)
+{
+    if (w && find_source(w, cri_own(param)).tensor)
+        return cr_weights_read(w, param, begin, end, out, err);
+    cr_param_init(model, param, seed, begin, end, out);
+    return CR_OK;
 }

@@ -8,8 +8,8 @@
  *     cr_full_weights   the simple owner: all parameters unsharded in one buffer of one device
  *
  * A checkpoint is matched against the model when it is opened: a name that is missing, unexpected or
- * has another shape is an error that lists the names. A stored lm_head of a tied model and
- * `rotary_emb.inv_freq` are left alone; experts may come one by one or stacked as Transformers 5 keeps
+ * has another shape is an error that lists the names. A stored lm_head that the model has
+ * not as a parameter of its own and `rotary_emb.inv_freq` are left alone; experts may come one by one or stacked as Transformers 5 keeps
  * them, and transposed for qwen3_vl_moe; F32, F16 and BF16 are converted.
  *
  * Ownership: cr_weights keeps the files mapped until it is closed; the model is borrowed until then.
@@ -56,6 +56,11 @@ cr_column cr_stacked_column(const cr_param *param, int64_t begin, int64_t end, i
  * zero, norms one. Element e depends on (seed, param->name, e) only. */
 void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, int64_t begin,
                    int64_t end, float *out);
+
+/* From the checkpoint; what it lacks (cr_param.is_added), or everything if it is NULL, as cr_param_init. */
+CR_MUST cr_status cr_weights_fill(const cr_weights *weights, const cr_model *model,
+                                  const cr_param *param, uint64_t seed, int64_t begin, int64_t end,
+                                  float *out, cr_err *err);
 
 /* ---- all parameters in one buffer of a device ---- */
 

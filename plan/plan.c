@@ -23,6 +23,7 @@ typedef struct bench {
     double first_flops;
     int stride, num_in_last; /* moments of a place, and of the last one so far */
     const cr_worker_config *worker;
+    const cr_model *model;
     cr_plan_pass pass; /* CR_PLAN_PASSES: it is not counted */
 } bench;
 
@@ -215,7 +216,7 @@ static cr_status bench_open(bench *b, cr_model *model, const cr_worker_config *w
     for (int r = 0; r < role->mesh.num_ranks; r++)
         ranks[r] = r;
     args.max_grad_norm = 1;
-    *b = (bench){.role = role, .worker = w, .pass = CR_PLAN_PASSES};
+    *b = (bench){.role = role, .worker = w, .model = model, .pass = CR_PLAN_PASSES};
     if (cr_world_open(&meta, &b->world, err) == CR_OK &&
         cr_device_open("meta", 1, &b->dev, err) == CR_OK &&
         cr_mesh_create(b->world, b->dev, role->name, ranks, &role->mesh, &b->mesh, err) == CR_OK)
@@ -367,7 +368,7 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     batch_make(b, p, p->num_infer, p->infer_tokens);
     rows = (size_t)b->packed.batch.num_tokens;
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
-        result.of[i] = CR_NEW_ARRAY(float, rows);
+        if (cr_model_gives(b->model, (cr_output)i)) result.of[i] = CR_NEW_ARRAY(float, rows);
     CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
     if (!out->is_train) watch(b, w, out, kept);
     then = begin(b, CR_PLAN_FORWARD);

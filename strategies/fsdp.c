@@ -235,6 +235,7 @@ static void list_arrays(const cr_outputs *o, rows_of out[NUM_ARRAYS])
     const rows_of list[NUM_ARRAYS] = {
         {"log-probs", o->of[CR_LOG_PROB], 1},
         {"entropies", o->of[CR_ENTROPY], 1},
+        {"values", o->of[CR_VALUE], 1},
         {"ranks", o->rank, 1},
         {"largest ids", o->top_ids, o->num_top},
         {"largest log-probs", o->top_log_probs, o->num_top},
@@ -355,6 +356,7 @@ static void reserve_outputs(cr_fsdp *f, size_t num, cr_outputs *out, cr_outputs 
     }
     gradients = f->host_rows + CR_NUM_OUTPUTS * f->num_host_rows;
     for (size_t i = 0; i < CR_NUM_OUTPUTS; i++) {
+        if (!cr_model_gives(f->model, (cr_output)i)) continue;
         out->of[i] = f->host_rows + i * f->num_host_rows;
         grad->of[i] = gradients + i * f->num_host_rows;
     }
@@ -378,7 +380,7 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
     CR_TRY(run_forward(f, batch, &pass, &out, err));
     if (batch) CR_TRY(loss(ctx, &out, num, &grad, err));
     for (int i = 0; i < CR_NUM_OUTPUTS && f->loss_scale > 0; i++)
-        scale_rows(grad.of[i], num, f->loss_scale);
+        if (grad.of[i]) scale_rows(grad.of[i], num, f->loss_scale);
     CR_TRY(cri_begin_root_grads(f, err));
     if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &own);
     grad = cri_outputs_from(&grad, (int64_t)first);

@@ -181,9 +181,8 @@ static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *
         for (int64_t e = begin; e < end && err->status == CR_OK; e += CHUNK) {
             int64_t stop = end - e < CHUNK ? end : e + CHUNK;
             size_t num = (size_t)(stop - e);
-            if (!source)
-                cr_param_init(f->model, flat->params[i], f->args.seed, e, stop, chunk);
-            else if (cr_weights_read(source, flat->params[i], e, stop, chunk, err) != CR_OK)
+            if (cr_weights_fill(source, f->model, flat->params[i], f->args.seed, e, stop, chunk,
+                                err) != CR_OK)
                 break;
             if (narrow != chunk) cr_cast_host(dtype, narrow, CR_F32, chunk, num);
             cr_note(cr_upload(cri_home(f), cr_at(dtype, shard, at + (e - begin)), narrow,

@@ -10,16 +10,22 @@
 
 #include <string.h>
 
-/* The caller frees the model; NULL with an error. */
-static inline cr_status build_model(const char *text, cr_model **model, cr_err *err)
+/* The caller frees the model; NULL with an error. options NULL: none. */
+static inline cr_status build_model_with(const char *text, const cr_model_options *options,
+                                         cr_model **model, cr_err *err)
 {
     json_t *json = NULL;
 
     *model = NULL;
     if (cr_json_parse(text, strlen(text), "config.json", &json, err) == CR_OK)
-        cr_note(cr_model_build(json, NULL, model, err));
+        cr_note(cr_model_build_with(json, NULL, options, model, err));
     json_decref(json);
     return err->status;
+}
+
+static inline cr_status build_model(const char *text, cr_model **model, cr_err *err)
+{
+    return build_model_with(text, NULL, model, err);
 }
 
 typedef struct model_bench {
@@ -30,11 +36,12 @@ typedef struct model_bench {
     cr_pass_state *state;
 } model_bench;
 
-static inline cr_status model_bench_open(model_bench *b, const char *text, cr_dtype dtype,
-                                         cr_err *err)
+static inline cr_status model_bench_open_with(model_bench *b, const char *text,
+                                              const cr_model_options *options, cr_dtype dtype,
+                                              cr_err *err)
 {
     *b = (model_bench){0};
-    CR_TRY(build_model(text, &b->model, err));
+    CR_TRY(build_model_with(text, options, &b->model, err));
     CR_TRY(cr_device_open(cr_device_default(), 1, &b->dev, err));
     CR_TRY(cr_full_weights_init(&b->full, b->model, b->dev, dtype, NULL, 11, err));
     CR_TRY(cr_full_weights_add_grads(&b->full, b->model, err));
@@ -42,6 +49,12 @@ static inline cr_status model_bench_open(model_bench *b, const char *text, cr_dt
     b->scratch = cr_stack_create(b->dev);
     b->state = cr_pass_state_create();
     return CR_OK;
+}
+
+static inline cr_status model_bench_open(model_bench *b, const char *text, cr_dtype dtype,
+                                         cr_err *err)
+{
+    return model_bench_open_with(b, text, NULL, dtype, err);
 }
 
 /* A parameter's values, rounded to its dtype. */

@@ -38,18 +38,19 @@ void cr_weights_close(cr_weights *weights)
     cr_free(weights);
 }
 
-cr_status cr_weights_read(const cr_weights *weights, const cr_param *param, int64_t begin,
-                          int64_t end, float *out, cr_err *err)
+cr_status cr_weights_fill(const cr_weights *weights, const cr_model *model, const cr_param *param,
+                          uint64_t seed, int64_t begin, int64_t end, float *out, cr_err *err)
 {
     size_t i = 0;
 
-    while (weights->model->params[i] != param)
+    cr_param_init(model, param, weights ? SEED : seed, begin, end, out);
+    while (weights && weights->model->params[i] != param)
         i++;
+    if (!weights) return CR_OK;
     assert_true(i < MAX_PARAMS && end <= MAX_ELEMS && begin < end && end <= param->num_elems);
     for (int64_t e = begin; e < end; e++)
         reads[i][e]++;
     num_read += end - begin;
-    cr_param_init(weights->model, param, SEED, begin, end, out);
     return err->status;
 }
 

@@ -1,0 +1,213 @@
+/* head.c -- heads: log-probs of labels or logits from a table of words, and a value. */
+#include "models/parts/head.h"
+
+bool cr_model_gives(const cr_model *model, cr_output output)
+{
+    const cri_root *root = model->root->impl;
+
+    return root->head_ops->gives[output];
+}
+
+/* A host array with an element of 4 bytes for each row of the head. */
+static cr_status push_rows(cr_stack *stack, const cri_head *h, const void *host, cr_mem **out,
+                           cr_err *err)
+{
+    return cr_stack_push_copy(stack, host, (size_t)h->num_rows * 4, out, err);
+}
+
+/* ---- a language model's ---- */
+
+/* An output of the head: memory of the device for num_cols words of 4 bytes a row, and where they go. */
+typedef struct head_value {
+    void *host; /* NULL: not wanted */
+    int64_t num_cols;
+    cr_mem **dev;
+} head_value;
+
+static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_err *err)
+{
+    cr_mem *candidates = NULL;
+    const head_value values[] = {
+        {out->of[CR_LOG_PROB], 1, &a->log_prob},
+        {out->of[CR_ENTROPY], 1, &a->entropy},
+        {out->rank, 1, &a->rank},
+        {out->num_top ? out->top_ids : NULL, out->num_top, &a->top_ids},
+        {out->num_top ? out->top_log_probs : NULL, out->num_top, &a->top_log_prob},
+        {out->num_candidates ? out->candidate_log_probs : NULL, out->num_candidates,
+         &a->chosen_log_prob},
+    };
+
+    for (size_t i = 0; i < CR_COUNT(values); i++)
+        if (values[i].host)
+            CR_TRY(
+                cri_push_32bit(p->scratch, a->num_rows * values[i].num_cols, values[i].dev, err));
+    if (out->num_candidates)
+        CR_TRY(cr_stack_push_copy(p->scratch, out->candidates,
+                                  (size_t)(a->num_rows * out->num_candidates) * sizeof(int32_t),
+                                  &candidates, err));
+    a->num_top = out->num_top;
+    a->num_chosen = out->num_candidates;
+    a->chosen_ids = candidates;
+    CR_TRY(cr_head(p->dev, a, err));
+    for (size_t i = 0; i < CR_COUNT(values); i++)
+        if (values[i].host)
+            CR_TRY(cr_download(p->dev, values[i].host, *values[i].dev,
+                               (size_t)(a->num_rows * values[i].num_cols) * 4, err));
+    return CR_OK;
+}
+
+/* Labels of some rows, from their logits. */
+static cr_status draw_some(cr_pass *p, const cr_weight *w, const cr_mem *normed,
+                           const cr_outputs *out, const int32_t *rows, int64_t num, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_draw_row *how = CR_NEW_ARRAY(cr_draw_row, num);
+    cr_drawn *drawn = CR_NEW_ARRAY(cr_drawn, num);
+    int32_t *labels = p->state->head.labels;
+    cr_draw_args a = {NULL, num, w->num_rows, how, drawn};
+    cr_mem *index, *x, *logits;
+
+    for (int64_t i = 0; i < num; i++)
+        how[i] = *out->draw[rows[i]];
+    CR_TRY_GOTO(out, cr_stack_push_copy(p->scratch, rows, (size_t)num * sizeof *rows, &index, err));
+    CR_TRY_GOTO(out, cri_push(p->scratch, p, num, w->num_cols, &x, err));
+    CR_TRY_GOTO(out, cri_push_32bit(p->scratch, num * w->num_rows, &logits, err));
+    CR_TRY_GOTO(
+        out, cr_rows_gather(
+                 p->dev, &(cr_rows_move_args){p->dtype, normed, index, num, w->num_cols, x}, err));
+    CR_TRY_GOTO(out, cr_logits(p->dev, &(cr_logits_args){x, w, num, logits}, err));
+    a.logits = logits;
+    CR_TRY_GOTO(out, cr_draw(p->dev, &a, err));
+    for (int64_t i = 0; i < num; i++) {
+        out->drawn[rows[i]] = drawn[i].id;
+        labels[rows[i]] = drawn[i].id < 0 ? 0 : drawn[i].id;
+    }
+out:
+    cr_stack_release(p->scratch, mark);
+    cr_free(how);
+    cr_free(drawn);
+    return err->status;
+}
+
+/* The labels that are drawn become those of the pass. Logits of as many rows at a time as MOST_BYTES hold. */
+static cr_status draw_labels(cr_pass *p, const cr_weight *w, const cr_mem *normed,
+                             const cr_outputs *out, cr_err *err)
+{
+    enum { MOST_BYTES = 16 << 20 };
+    const cri_head *h = &p->state->head;
+    int64_t num = 0, most = cr_max64(1, MOST_BYTES / (w->num_rows * 4));
+    int32_t *rows = CR_NEW_ARRAY(int32_t, h->num_rows);
+    cr_mem *labels;
+
+    CR_CHECK(!p->tape, "labels are drawn in a pass with a tape");
+    for (int64_t r = 0; r < h->num_rows; r++) {
+        out->drawn[r] = h->labels[r];
+        if (out->draw[r]) rows[num++] = (int32_t)r;
+    }
+    for (int64_t i = 0; i < num; i += most)
+        CR_TRY_GOTO(out,
+                    draw_some(p, w, normed, out, rows + i, num - i < most ? num - i : most, err));
+    CR_TRY_GOTO(out, push_rows(p->scratch, h, h->labels, &labels, err));
+    p->index.labels = labels;
+out:
+    cr_free(rows);
+    return err->status;
+}
+
+static cr_head_args head_args(const cr_module *m, const cr_pass *p, const cr_mem *normed)
+{
+    const cri_head *h = &p->state->head;
+
+    return (cr_head_args){.x = normed,
+                          .w = &cri_own(m->weight)->weight,
+                          .labels = p->index.labels,
+                          .num_rows = h->num_rows,
+                          .lse = h->lse,
+                          .mean_z = h->mean_z,
+                          .edits = p->batch->edits ? &p->index.edits : NULL};
+}
+
+static cr_status words_forward(const cr_module *m, cr_pass *p, const cr_mem *normed,
+                               const cri_head_want *want, cr_err *err)
+{
+    const cr_weight *w = &cri_own(m->weight)->weight;
+    cr_head_args a;
+
+    if (want->logits)
+        return cr_logits(p->dev,
+                         &(cr_logits_args){normed, w, p->state->head.num_rows, want->logits}, err);
+    if (want->out->draw) CR_TRY(draw_labels(p, w, normed, want->out, err));
+    a = head_args(m, p, normed);
+    return outputs(p, &a, want->out, err);
+}
+
+static cr_status words_backward(const cr_module *m, cr_pass *p, const cr_mem *normed,
+                                const cr_outputs *grad, cr_mem *dx, cr_err *err)
+{
+    const cri_head *h = &p->state->head;
+    cr_mem *of[CR_NUM_OUTPUTS] = {NULL};
+    cr_head_grad_args a;
+
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        if (grad->of[i]) CR_TRY(push_rows(p->scratch, h, grad->of[i], &of[i], err));
+    a = (cr_head_grad_args){.fwd = head_args(m, p, normed),
+                            .grad_log_prob = of[CR_LOG_PROB],
+                            .grad_entropy = of[CR_ENTROPY],
+                            .dx = dx,
+                            .dw = cri_grad(m->weight)};
+    return cr_head_grad(p->dev, &a, err);
+}
+
+const cri_head_ops cri_words_head_ops = {.gives = {[CR_LOG_PROB] = true, [CR_ENTROPY] = true},
+                                         .has_words = true,
+                                         .forward = words_forward,
+                                         .backward = words_backward};
+
+/* ---- a value ---- */
+
+static cr_status value_forward(const cr_module *m, cr_pass *p, const cr_mem *normed,
+                               const cri_head_want *want, cr_err *err)
+{
+    int64_t num = p->state->head.num_rows;
+    float *values = want->out->of[CR_VALUE];
+    cr_mem *y;
+    cr_linear_args a;
+
+    if (!values) return CR_OK;
+    CR_TRY(cri_push_32bit(p->scratch, num, &y, err));
+    a = (cr_linear_args){.x = normed,
+                         .w = &m->weight->weight,
+                         .bias = m->bias->weight.data,
+                         .y = y,
+                         .out_dtype = CR_F32,
+                         .num_rows = num};
+    CR_TRY(cr_linear(p->dev, &a, err));
+    return cr_download(p->dev, values, y, (size_t)num * sizeof *values, err);
+}
+
+static cr_status value_backward(const cr_module *m, cr_pass *p, const cr_mem *normed,
+                                const cr_outputs *grad, cr_mem *dx, cr_err *err)
+{
+    const cri_head *h = &p->state->head;
+    size_t num = (size_t)h->num_rows;
+    cr_mem *wide, *dy;
+    cr_linear_grad_args a;
+
+    if (!grad->of[CR_VALUE])
+        return cr_zero(p->dev, dx, num * (size_t)m->weight->shape[1] * cr_dtype_bytes(p->dtype),
+                       err);
+    CR_TRY(push_rows(p->scratch, h, grad->of[CR_VALUE], &wide, err));
+    CR_TRY(cri_push(p->scratch, p, h->num_rows, 1, &dy, err));
+    CR_TRY(cr_cast(p->dev, &(cr_cast_args){p->dtype, dy, CR_F32, wide, num}, err));
+    a = (cr_linear_grad_args){.x = normed,
+                              .dy = dy,
+                              .w = &m->weight->weight,
+                              .dx = dx,
+                              .dw = cri_grad(m->weight),
+                              .dbias = cri_grad(m->bias),
+                              .num_rows = h->num_rows};
+    return cr_linear_grad(p->dev, &a, err);
+}
+
+const cri_head_ops cri_value_head_ops = {
+    .gives = {[CR_VALUE] = true}, .forward = value_forward, .backward = value_backward};
