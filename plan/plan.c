@@ -6,6 +6,7 @@
  */
 #include "plan/plan.h"
 #include "kernels/memory.h"
+#include "models/pass.h"
 #include "strategies/packed.h"
 
 #include <stdio.h>
