@@ -1,5 +1,6 @@
 /* build.c -- config.json to the tree of modules, with the names and classes of Transformers. */
 #include "base/hub.h"
+#include "models/parts/adapters.h"
 #include "models/parts/head.h"
 #include "models/vision/vision_impl.h"
 
@@ -88,7 +89,7 @@ cr_param *cri_conv_add(cr_module *m, const char *name, const int64_t shape[CR_PA
 cr_module *cri_linear_add(cr_module *parent, const char *name, int64_t in, int64_t out,
                           bool has_bias)
 {
-    cr_module *m = cri_module_add(parent->model, parent, name, "Linear", 0, 2);
+    cr_module *m = cri_module_add(parent->model, parent, name, "Linear", 2, 2); /* cr_adapter */
 
     cri_param_add(m, "weight", CR_INIT_NORMAL, out, in)->is_product = true;
     if (has_bias) cri_param_add(m, "bias", CR_INIT_ZEROS, out, 0);
@@ -436,6 +437,10 @@ cr_status cr_model_build_with(const json_t *config, const json_t *generation_con
         return cr_fail_add(err, "config.json");
     }
     build_tree(model, with->head);
+    if (with->adapters.target && cri_adapters_add(model, &with->adapters, err) != CR_OK) {
+        cr_model_free(model);
+        return err->status;
+    }
     if (model->config.vision) {
         name_params(model, model->root);
         make_idle(model);

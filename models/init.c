@@ -37,6 +37,18 @@ static void fill_normal(const cr_param *param, uint64_t seed, float std, int64_t
     }
 }
 
+static void fill_uniform(const cr_param *param, uint64_t seed, int64_t begin, int64_t end,
+                         float *out)
+{
+    uint64_t name = cr_hash64(param->name, strlen(param->name));
+
+    for (int64_t e = begin; e < end; e++) {
+        uint32_t w[4];
+        cr_rng_philox(seed, CR_RNG_INIT, name, (uint64_t)e, w);
+        out[e - begin] = (float)((2 * cr_rng_double(w[0], w[1]) - 1) * (double)param->init_std);
+    }
+}
+
 void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, int64_t begin,
                    int64_t end, float *out)
 {
@@ -48,6 +60,9 @@ void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, 
     switch (own->init) {
     case CR_INIT_NORMAL:
         fill_normal(own, seed, own->init_std, begin, end, out);
+        break;
+    case CR_INIT_UNIFORM:
+        fill_uniform(own, seed, begin, end, out);
         break;
     case CR_INIT_ONES:
         for (int64_t e = 0; e < end - begin; e++)

@@ -22,7 +22,12 @@ typedef struct cr_module cr_module;
 typedef struct cr_model cr_model;
 typedef struct cr_pass cr_pass;
 
-typedef enum cr_init_kind { CR_INIT_NORMAL, CR_INIT_ONES, CR_INIT_ZEROS } cr_init_kind;
+typedef enum cr_init_kind {
+    CR_INIT_NORMAL,
+    CR_INIT_UNIFORM,
+    CR_INIT_ONES,
+    CR_INIT_ZEROS
+} cr_init_kind;
 
 enum { CR_PARAM_MAX_DIMS = 5 };
 
@@ -36,7 +41,7 @@ typedef struct cr_param {
     int64_t shape[CR_PARAM_MAX_DIMS];
     int64_t num_elems;
     cr_init_kind init; /* for random weights */
-    float init_std;    /* of NORMAL */
+    float init_std;    /* of NORMAL; of UNIFORM the largest */
     bool is_trainable;
     bool is_added;   /* by cr_model_options: a checkpoint may lack it (cr_weights_fill) */
     bool is_fp32;    /* of a module that is */
@@ -60,6 +65,13 @@ typedef struct cr_module_ops {
                           cr_mem *grad_in, cr_err *err);
 } cr_module_ops;
 
+/* LoRA of a Linear: y = W x + b + scale B (A x). A and B are children of the Linear, in its unit whatever the wrap
+ * policy says, and have no hooks: those of the Linear bring their weights, too. */
+typedef struct cr_adapter {
+    cr_module *a, *b; /* "lora_A" [rank, in], "lora_B" [out, rank] */
+    float scale;
+} cr_adapter;
+
 struct cr_module {
     char *name;      /* "" for the root */
     const char *cls; /* Transformers' class: "LlamaDecoderLayer", "Linear", "ModuleList", ... */
@@ -67,9 +79,10 @@ struct cr_module {
     size_t num_children;
     cr_param *params; /* own parameters, not those of children */
     size_t num_params;
-    cr_param *weight, *bias;  /* those of params with these names; NULL: none */
-    const cr_module_ops *ops; /* NULL for containers and what their parent computes */
-    const void *impl;         /* what the ops need (owned by the model) */
+    cr_param *weight, *bias;   /* those of params with these names; NULL: none */
+    const cr_module_ops *ops;  /* NULL for containers and what their parent computes */
+    const void *impl;          /* what the ops need (owned by the model) */
+    const cr_adapter *adapter; /* NULL: none */
     const cr_model *model;
     int layer, expert; /* index of the decoder layer and of the expert it is in, -1 outside */
     /* What it is, whatever its class is called; set when the tree is built. */
@@ -107,12 +120,22 @@ typedef enum cr_head_kind {
     CR_HEAD_WORDS, /* a language model's */
     CR_HEAD_VALUE /* Transformers' ForTokenClassification with one label: `score`, a Linear with a bias */
 } cr_head_kind;
+/* LoRA in Linears of decoder layers. All else is frozen, but for a head that was added. */
+typedef struct cr_adapter_options {
+    /* As PEFT's target_modules: "all-linear"; or names of Linears or ends of them after a dot, with commas between;
+     * or, with one of * $ | ( in it, a regular expression of whole names. NULL: no adapters. */
+    const char *target;
+    int64_t rank;
+    double alpha;    /* scale: alpha / rank */
+    bool use_rslora; /* alpha / sqrt(rank) */
+} cr_adapter_options;
 typedef struct cr_model_options {
     cr_head_kind head;
+    cr_adapter_options adapters;
 } cr_model_options;
 
 /* Build from a MODEL folder's config.json (and generation_config.json), or from JSON. No weights are
- * needed. options NULL: none. CR_EFORMAT / CR_EABSENT name the key or the family. The model is owned by the caller. */
+ * needed. options NULL: none. CR_ECONFIG: a target that matches nothing, with the nearest name. CR_EFORMAT / CR_EABSENT name the key or the family. The model is owned by the caller. */
 CR_MUST cr_status cr_model_open_with(const char *folder, const cr_model_options *options,
                                      cr_model **out, cr_err *err);
 CR_MUST cr_status cr_model_build_with(const json_t *config, const json_t *generation_config,

@@ -2,6 +2,7 @@
  * operations that every parent computes for its children, Linear and norms. */
 #include "kernels/linears.h"
 #include "kernels/vision.h"
+#include "models/parts/adapters.h"
 #include "models/pass_impl.h"
 
 /* ---- modules in float32 ---- */
@@ -244,6 +245,7 @@ cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_m
                          .out_dtype = p->dtype,
                          .num_rows = p->num_rows};
     CR_TRY(cr_linear(p->dev, &a, err));
+    if (cri_is_adapted(m, p)) CR_TRY(cri_adapter_forward(m, p, x, y, err));
     return cri_leave(m, p, err);
 }
 
@@ -264,8 +266,10 @@ cr_status cri_linears(const cr_module *const *m, int num, cr_pass *p, const cr_m
         a.y[i] = y[i];
     }
     CR_TRY(cr_linears(p->dev, &a, err));
-    for (int i = num; i-- > 0;)
+    for (int i = num; i-- > 0;) {
+        if (cri_is_adapted(m[i], p)) CR_TRY(cri_adapter_forward(m[i], p, x, y[i], err));
         CR_TRY(cri_leave(m[i], p, err));
+    }
     return CR_OK;
 }
 
@@ -285,7 +289,8 @@ cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const
                               .dw = cri_grad(m->weight),
                               .dbias = m->bias ? cri_grad(m->bias) : NULL,
                               .num_rows = p->num_rows};
-    CR_TRY(cr_linear_grad(p->dev, &a, err));
+    if (a.dx || a.dw || a.dbias) CR_TRY(cr_linear_grad(p->dev, &a, err));
+    if (cri_is_adapted(m, p)) CR_TRY(cri_adapter_backward(m, p, x, dy, dx, err));
     return cri_leave(m, p, err);
 }
 

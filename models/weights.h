@@ -53,7 +53,7 @@ cr_column cr_stacked_column(const cr_param *param, int64_t begin, int64_t end, i
 /* ---- random weights ---- */
 
 /* As Transformers: normal(0, initializer_range) for matrices, the embedding's pad row zero, biases
- * zero, norms one. Element e depends on (seed, param->name, e) only. */
+ * zero, norms one, A of an adapter uniform within 1 / sqrt(in), B zero. Element e depends on (seed, param->name, e) only. */
 void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, int64_t begin,
                    int64_t end, float *out);
 

@@ -4,156 +4,40 @@
  * // also on cuda
  */
 #include "models/files/safetensors.h"
-#include "tests/golden_models.h"
+#include "tests/golden_texts.h"
 #include "tests/memory.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What float32 may be off by: another order of sums errs by as much again, a few times. */
-enum { MAX_TOKENS = 64, SLACK = 8 };
-
-typedef struct inputs {
-    int32_t ids[MAX_TOKENS], positions[MAX_TOKENS], labels[MAX_TOKENS], cu[3];
-    cr_batch batch;
-} inputs;
-
-/* words of vision_models.py: sequences of 9 and 14 tokens. */
-static void make_inputs(inputs *in)
-{
-    static const int lengths[] = {9, 14};
-    int32_t at = 0;
-
-    *in = (inputs){0};
-    for (int s = 0; s < 2; s++) {
-        char name[20];
-        snprintf(name, sizeof name, "ids plain %d", s);
-        for (int t = 0; t < lengths[s]; t++, at++) {
-            in->ids[at] = (int32_t)((noise(name, "", t) + 1) * 45) % 90;
-            in->positions[at] = t;
-            in->labels[at] = -1;
-            if (t > 0) in->labels[at - 1] = in->ids[at];
-        }
-        in->cu[s + 1] = at;
-    }
-    in->batch = (cr_batch){.ids = in->ids,
-                           .positions = in->positions,
-                           .labels = in->labels,
-                           .cu_seqlens = in->cu,
-                           .num_tokens = at,
-                           .num_seqs = 2};
-}
-
-static json_t *find_case(const json_t *all, const char *name)
-{
-    json_t *c;
-    size_t at;
-
-    json_array_foreach(
-        all, at, c) if (strcmp(json_string_value(json_object_get(c, "name")), name) == 0) return c;
-    fail_msg("no case %s", name);
-    return NULL;
-}
-
-static void open_bench(const json_t *c, cr_output kind, cr_dtype dtype, model_bench *b)
-{
-    const cr_model_options options = {.head = kind == CR_VALUE ? CR_HEAD_VALUE : CR_HEAD_WORDS};
-    char *text = json_dumps(json_object_get(c, "config"), JSON_COMPACT);
-    cr_err err = {0};
-
-    must(model_bench_open_with(b, text, &options, dtype, &err), &err);
-    free(text);
-    set_weights(b);
-}
-
-static cr_pass pass_of(const model_bench *b, const inputs *in, const cr_pass *like)
-{
-    cr_pass pass = *like;
-
-    pass.state = b->state;
-    pass.dev = b->dev;
-    pass.tape = b->tape;
-    pass.scratch = b->scratch;
-    pass.batch = &in->batch;
-    return pass;
-}
-
-static void check_grads(const json_t *c, const model_bench *b)
-{
-    double allowed = SLACK * json_number_value(json_object_get(c, "own_grad"));
-    float *grads = model_bench_grads(b);
-
-    for (size_t i = 0; i < b->model->num_params; i++) {
-        const cr_param *p = b->model->params[i];
-        if (p->is_trainable)
-            check_grad(p, in_copy(grads, b->full.grad, p->grad),
-                       json_object_get(json_object_get(c, "grad"), p->name), allowed);
-    }
-    cr_free(grads);
-}
-
-static void check_case(const json_t *c, cr_output kind, const cr_pass *like)
-{
-    const json_t *want = json_object_get(c, "out");
-    double own = json_number_value(json_object_get(c, "own"));
-    float out[MAX_TOKENS], grad[MAX_TOKENS];
-    cr_outputs outputs = {0}, grads = {0};
-    cr_err err = {0};
-    model_bench b;
-    cr_pass pass;
-    inputs in;
-
-    outputs.of[kind] = out;
-    grads.of[kind] = grad;
-    open_bench(c, kind, like->dtype, &b);
-    make_inputs(&in);
-    pass = pass_of(&b, &in, like);
-    must(cr_model_forward(b.model, &pass, &outputs, &err), &err);
-    for (size_t t = 0; t < json_array_size(want); t++) {
-        check_near(out[t], json_number_value(json_array_get(want, t)), SLACK * own);
-        grad[t] = (float)noise("grad", "", (int64_t)t);
-    }
-    must(cr_model_backward(b.model, &pass, &grads, &err), &err);
-    check_grads(c, &b);
-    assert_int_equal(cr_stack_mark(b.tape) + cr_stack_mark(b.scratch), 0);
-    model_bench_close(&b);
-}
-
-static json_t *read_all(void)
-{
-    json_t *all = NULL;
-    cr_err err = {0};
-
-    must(cr_json_read_file("tests/parity/text_models.json", &all, &err), &err);
-    return all;
-}
-
 static void numbers_of_gemma3(void **state)
 {
     static const cr_pass ways[] = {{.dtype = CR_F32},
                                    {.dtype = CR_F32, .should_recompute = true, .mlp_tiles = 3}};
-    json_t *all = read_all();
+    json_t *all = read_cases("tests/parity/text_models.json");
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(ways); i++)
-        check_case(find_case(all, "gemma3"), CR_LOG_PROB, &ways[i]);
+        check_case(find_case(all, "gemma3"), NULL, CR_LOG_PROB, &ways[i]);
     json_decref(all);
 }
+
+static const cr_model_options value_options = {.head = CR_HEAD_VALUE};
 
 /* A value for each token, and no word. */
 static void value_head(void **state)
 {
     static const cr_pass ways[] = {{.dtype = CR_F32}, {.dtype = CR_F32, .should_recompute = true}};
     static const char *const sentences[] = {"gives no output 0", "has no logits", "has no logits"};
-    json_t *all = read_all(), *c = find_case(all, "value_head");
+    json_t *all = read_cases("tests/parity/text_models.json"), *c = find_case(all, "value_head");
     cr_pass pass = {.dtype = CR_F32};
     model_bench b;
     inputs in;
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(ways); i++)
-        check_case(c, CR_VALUE, &ways[i]);
-    open_bench(c, CR_VALUE, CR_F32, &b);
+        check_case(c, &value_options, CR_VALUE, &ways[i]);
+    open_bench(c, &value_options, CR_F32, &b);
     make_inputs(&in);
     pass = pass_of(&b, &in, &pass);
     assert_string_equal(b.model->root->cls, "Qwen2ForTokenClassification");
@@ -199,8 +83,7 @@ static void write_model(const cr_model *model, const char *path)
 /* A checkpoint of the language model has no `score`: that is random, and the rest is read. */
 static void value_head_is_added(void **state)
 {
-    static const cr_model_options options = {.head = CR_HEAD_VALUE};
-    json_t *all = read_all();
+    json_t *all = read_cases("tests/parity/text_models.json");
     char *text = json_dumps(json_object_get(find_case(all, "value_head"), "config"), JSON_COMPACT);
     char folder[] = "/tmp/croll_head_XXXXXX", *path;
     float want[512], got[512];
@@ -213,7 +96,7 @@ static void value_head_is_added(void **state)
     path = cr_path_join(folder, "model.safetensors");
     must(build_model(text, &lm, &err), &err);
     write_model(lm, path);
-    must(build_model_with(text, &options, &model, &err), &err);
+    must(build_model_with(text, &value_options, &model, &err), &err);
     must(cr_weights_open(folder, model, &weights, &err), &err);
     for (size_t i = 0; i < model->num_params; i++) {
         const cr_param *p = model->params[i];

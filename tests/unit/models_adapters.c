@@ -1,0 +1,237 @@
+/* models_adapters.c -- LoRA: log-probs and gradients of every A and B against PEFT (lora.json, by tests/parity/lora.py); first
+ * values; which Linears a target takes; with adapters off, the bits of a model without them.
+ * // also on far
+ * // also on cuda
+ */
+#include "strategies/units.h"
+#include "tests/golden_texts.h"
+#include "tests/memory.h"
+
+static cr_model_options options_of(const json_t *c)
+{
+    const json_t *a = json_object_get(c, "adapters");
+
+    return (cr_model_options){
+        .adapters = {.target = json_string_value(json_object_get(a, "target")),
+                     .rank = json_integer_value(json_object_get(a, "rank")),
+                     .alpha = json_number_value(json_object_get(a, "alpha")),
+                     .use_rslora = json_is_true(json_object_get(a, "use_rslora"))}};
+}
+
+/* As many trained parameters as PEFT has, and each one's gradient. */
+static void numbers_of_peft(void **state)
+{
+    static const cr_pass ways[] = {{.dtype = CR_F32},
+                                   {.dtype = CR_F32, .should_recompute = true, .mlp_tiles = 3}};
+    json_t *all = read_cases("tests/parity/lora.json"), *c;
+    size_t at;
+
+    (void)state;
+    json_array_foreach(all, at, c)
+    {
+        const cr_model_options options = options_of(c);
+        size_t num = 0;
+        model_bench b;
+        for (size_t i = 0; i < CR_COUNT(ways); i++)
+            check_case(c, &options, CR_LOG_PROB, &ways[i]);
+        open_bench(c, &options, CR_F32, &b);
+        for (size_t i = 0; i < b.model->num_params; i++)
+            num += b.model->params[i]->is_trainable;
+        assert_int_equal(num, json_object_size(json_object_get(c, "grad")));
+        model_bench_close(&b);
+    }
+    assert_int_equal(at, 5);
+    json_decref(all);
+}
+
+static void run(const model_bench *b, const cr_pass *like, float *log_prob)
+{
+    cr_outputs out = {{log_prob}};
+    cr_err err = {0};
+    cr_pass pass;
+    inputs in;
+
+    make_inputs(&in);
+    pass = pass_of(b, &in, like);
+    pass.tape = NULL;
+    must(cr_model_forward(b->model, &pass, &out, &err), &err);
+}
+
+/* Off, and on with B zero: the bits without adapters; in 16 bits near the numbers in 32. */
+static void bits_of_the_base(void **state)
+{
+    static const cr_dtype dtypes[] = {CR_F32, CR_BF16};
+    json_t *all = read_cases("tests/parity/lora.json"), *c = json_array_get(all, 1);
+    const cr_model_options options = options_of(c);
+    float wide[MAX_TOKENS] = {0};
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        float base[MAX_TOKENS] = {0}, off[MAX_TOKENS] = {0}, on[MAX_TOKENS] = {0};
+        cr_pass pass = {.dtype = dtypes[d]};
+        size_t num = 0;
+        model_bench b;
+        open_bench(c, NULL, dtypes[d], &b);
+        run(&b, &pass, base);
+        model_bench_close(&b);
+        open_bench(c, &options, dtypes[d], &b);
+        run(&b, &pass, on);
+        assert_memory_not_equal(base, on, sizeof on);
+        if (d == 0) memcpy(wide, on, sizeof on);
+        for (int t = 0; t < 21; t++)
+            num += fabsf(on[t] - wide[t]) < 0.25f * fabsf(base[t] - wide[t]) + 0.1f;
+        assert_true(num > 18);
+        pass.has_adapters_off = true;
+        run(&b, &pass, off);
+        assert_memory_equal(base, off, sizeof off);
+        pass.has_adapters_off = false;
+        for (size_t i = 0; i < b.model->num_params; i++) {
+            const cr_param *p = b.model->params[i];
+            float *zeros = CR_NEW_ARRAY(float, (size_t)p->num_elems);
+            if (strstr(p->name, "lora_B")) model_bench_fill(&b, p, zeros);
+            cr_free(zeros);
+        }
+        run(&b, &pass, on);
+        assert_memory_equal(base, on, sizeof on);
+        model_bench_close(&b);
+    }
+    json_decref(all);
+}
+
+#define SIZES                                                                                  \
+    "\"hidden_size\":64,\"intermediate_size\":96,\"num_attention_heads\":4,\"vocab_size\":97," \
+    "\"num_key_value_heads\":4,\"head_dim\":16,\"num_hidden_layers\":2}"
+static const char qwen3[] = "{\"model_type\":\"qwen3\"," SIZES;
+static const char moe[] = "{\"model_type\":\"qwen3_moe\",\"num_experts\":4,"
+                          "\"moe_intermediate_size\":8,\"num_experts_per_tok\":2," SIZES;
+
+static cr_model *open_adapted(const char *config, const char *target)
+{
+    const cr_model_options options = {.adapters = {target, 4, 8, false}};
+    cr_err err = {0};
+    cr_model *model;
+
+    must(build_model_with(config, &options, &model, &err), &err);
+    return model;
+}
+
+/* A: uniform within 1 / sqrt(in), by seed; B: zero. */
+static void first_values(void **state)
+{
+    cr_model *model = open_adapted(qwen3, "all-linear");
+    const cr_param *a = cr_model_find_param(model, "model.layers.1.mlp.down_proj.lora_A.weight"),
+                   *b = cr_model_find_param(model, "model.layers.1.mlp.down_proj.lora_B.weight");
+    float x[4 * 96], y[4 * 96], bound = (float)(1 / sqrt(96)), largest = 0;
+    double sum = 0, squares = 0;
+
+    (void)state;
+    assert_int_equal(a->num_elems, CR_COUNT(x));
+    assert_int_equal(b->num_elems, 64 * 4);
+    cr_param_init(model, a, 1, 0, 4 * 96, x);
+    for (size_t i = 0; i < CR_COUNT(x); i++) {
+        largest = fmaxf(largest, fabsf(x[i]));
+        sum += (double)x[i];
+        squares += (double)x[i] * (double)x[i];
+    }
+    assert_true(largest <= bound && largest > 0.95f * bound);
+    check_near(sum / 384, 0, 3 * (double)bound / sqrt(3 * 384.0));
+    check_near(squares / 384, (double)(bound * bound) / 3, 0.1 * (double)(bound * bound));
+    cr_param_init(model, a, 1, 50, 60, y);
+    assert_memory_equal(x + 50, y, 10 * sizeof *y);
+    cr_param_init(model, a, 2, 0, 4 * 96, y);
+    assert_memory_not_equal(x, y, sizeof x);
+    cr_param_init(model, b, 1, 0, 64 * 4, y);
+    for (int i = 0; i < 64 * 4; i++)
+        assert_true(y[i] == 0);
+    assert_false(cr_model_find_param(model, "model.norm.weight")->is_trainable);
+    check_near(cr_model_find_module(model, "model.layers.0.mlp.up_proj")->adapter->scale, 2, 0);
+    cr_model_free(model);
+}
+
+static void targets(void **state)
+{
+    static const struct {
+        const char *config, *target, *sentence; /* sentence NULL: num of them */
+        size_t num;
+    } cases[] = {
+        {qwen3, "q_proj", NULL, 2},
+        {qwen3, " q_proj , mlp.up_proj", NULL, 4},
+        {qwen3, "q_proj,q_proj,layers.1.self_attn.q_proj", NULL, 2},
+        {qwen3, "model.layers.0.mlp.gate_proj", NULL, 1},
+        {qwen3, "all-linear", NULL, 14},
+        {qwen3, ".*_proj$", NULL, 14},
+        {qwen3, "(q|k)_proj", "matches no Linear", 0}, /* of whole names */
+        {qwen3, "(.*[.])?(q|k)_proj", NULL, 4},
+        {qwen3, "proj", "target 'proj' matches no Linear", 0},
+        {qwen3, "q_proj,k_prj", "target 'k_prj' matches no Linear of the model (is it 'k_proj'?)",
+         0},
+        {qwen3, "lm_head", "matches no Linear", 0},
+        {qwen3, "embed_tokens", "matches no Linear", 0},
+        {qwen3, "q_proj,", "target '' matches no Linear", 0},
+        {qwen3, "(q_proj", "parenthesis", 0},
+        {moe, "q_proj,o_proj", NULL, 4},
+        {moe, "all-linear", "of routers", 0},
+        {moe, "gate_proj", "of experts", 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const cr_model_options options = {.adapters = {cases[i].target, 4, 8, false}};
+        size_t num = 0;
+        cr_err err = {0};
+        cr_model *model;
+        if (build_model_with(cases[i].config, &options, &model, &err) != CR_OK) {
+            if (!cases[i].sentence || !strstr(err.msg, cases[i].sentence))
+                fail_msg("%s: %s", cases[i].target, err.msg);
+            continue;
+        }
+        for (size_t k = 0; k < model->num_params; k++)
+            num += strstr(model->params[k]->name, ".lora_A.weight") != NULL;
+        if (cases[i].sentence || num != cases[i].num)
+            fail_msg("%s: %zu adapters", cases[i].target, num);
+        cr_model_free(model);
+    }
+}
+
+/* In the unit of its Linear, whatever makes units: A and B trained, the rest frozen. */
+static void units(void **state)
+{
+    static const char *const classes[] = {"Qwen3DecoderLayer", "Linear"};
+    static const cr_wrap_policy policies[] = {
+        {.classes = &classes[0], .num_classes = 1},
+        {.classes = &classes[1], .num_classes = 1},
+        {.classes = classes, .num_classes = 2, .is_nested = true},
+        {.is_nested = true, .min_elems = 200},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(policies); i++) {
+        cr_model *model = open_adapted(qwen3, "all-linear");
+        cr_err err = {0};
+        cr_units u;
+        must(cr_units_build(model, &policies[i], 2, &u, &err), &err);
+        for (size_t k = 0; k < u.num; k++) {
+            const cr_unit *unit = &u.unit[k];
+            assert_null(strstr(unit->name, "lora_"));
+            for (size_t n = 0; n < unit->trained.num_params; n++)
+                assert_non_null(strstr(unit->trained.params[n]->name, ".lora_"));
+            for (size_t n = 0; n < unit->frozen.num_params; n++)
+                assert_null(strstr(unit->frozen.params[n]->name, ".lora_"));
+            if (strcmp(unit->module->cls, "Linear") == 0 && unit->module->adapter)
+                assert_int_equal(unit->trained.num_params, 2);
+        }
+        assert_int_equal(u.num_trained, 4 * 2 * (4 * (64 + 64) + 3 * (64 + 96)));
+        cr_units_free(&u);
+        cr_model_free(model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_of_peft), cmocka_unit_test(bits_of_the_base),
+        cmocka_unit_test(first_values),    cmocka_unit_test(targets),
+        cmocka_unit_test(units),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
