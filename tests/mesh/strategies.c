@@ -306,6 +306,41 @@ static void test_c16_frozen(void)
     cr_free(two.grad);
 }
 
+/* The base is gathered and not reduced (the traffic of each step is that of the formulas), A and B train as on one rank. */
+static void test_adapters(void)
+{
+    const plan plans[] = {
+        {.name = "adapters", .ranks = 1},
+        {.name = "adapters, 2 ranks", .ranks = 2},
+        {.name = "adapters, hsdp", .ranks = 4, .fsdp = 2, .is_recomputed_off = true},
+        {.name = "adapters, parts", .ranks = 4, .wrap = parts},
+    };
+    result want = {0};
+
+    for (size_t i = 0; i < CR_COUNT(plans); i++) {
+        plan p = plans[i];
+        result got;
+        p.adapters = "all-linear";
+        p.num_seqs = usual.num_seqs;
+        p.micro = usual.micro;
+        p.last = usual.last;
+        p.inf_step = -1;
+        got = train(p);
+        if (i == 0) want = got;
+        if (me == 0)
+            CR_CHECK(got.num_grad == want.num_grad &&
+                         distance(got.grad, want.grad, want.num_grad) <= grad_tol,
+                     "%s: gradient off by %.3g", p.name,
+                     distance(got.grad, want.grad, want.num_grad));
+        for (int s = 0; s < usual.last && me == 0; s++)
+            CR_CHECK(fabs(got.norm[s] - want.norm[s]) <= 1e-5 * want.norm[s],
+                     "%s: step %d: norm %.9g, want %.9g", p.name, s, got.norm[s], want.norm[s]);
+        if (i > 0) cr_free(got.grad);
+    }
+    CR_CHECK(me != 0 || want.num_grad == 3 * 3 * 384, "%zu elements have gradients", want.num_grad);
+    cr_free(want.grad);
+}
+
 /* More ranks than sequences; then a tied model. */
 static void test_c19_c52_few_sequences(void)
 {
@@ -500,6 +535,7 @@ int main(void)
     test_forward(CR_F32);
     test_forward(CR_BF16);
     test_c16_frozen();
+    test_adapters();
     test_c19_c52_few_sequences();
     test_c8_counts();
     for (int num_ddp = 1; num_ddp <= 2; num_ddp++) {

@@ -37,6 +37,7 @@ typedef struct plan {
     cr_wrap_policy wrap;
     const char *frozen, *resume, *save; /* folders below `folder` */
     const char *fp32[3];                /* modules that compute in float32 */
+    const char *adapters;               /* cr_adapter_options.target, of rank 3 */
     int first, last;                    /* steps */
     bool is_async;                      /* save before the last step, in the background */
     int inf_step; /* rank ranks-1 has an infinite gradient there; -1: nowhere */
@@ -74,6 +75,7 @@ static const plan usual = {.ranks = 1, .micro = 2, .num_seqs = 6, .last = 4, .in
 
 static inline cr_model *make_model(const plan *p)
 {
+    const cr_model_options options = {.adapters = {p->adapters, 3, 6, false}};
     char text[700];
     cr_model *model;
 
@@ -84,7 +86,7 @@ static inline cr_model *make_model(const plan *p)
              "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"
              "\"initializer_range\":0.1,\"tie_word_embeddings\":%s,\"torch_dtype\":\"float32\"}",
              VOCAB, p->is_tied ? "true" : "false");
-    OK(build_model(text, &model, &err));
+    OK(build_model_with(text, &options, &model, &err));
     OK(cr_model_freeze(model, p->frozen, &err));
     for (size_t i = 0; i < CR_COUNT(p->fp32) && p->fp32[i]; i++)
         cr_module_set_fp32(cr_model_find_module(model, p->fp32[i]));
