@@ -7,7 +7,7 @@
  * time. A row's result does not depend on other rows.
  * Bytes an element in bf16: forward 4, backward 6 and partial sums (8 a column and G threads' rows, 16 rows at least):
  * bound by memory: 0.84 elements/ps on H100 (3.35 TB/s) forward, 0.5 backward; H200 1.43 times that.
- * Shared memory: 32 bytes. Registers: forward below 40, backward 24 a chunk of 8 columns (bench/gpu_static shows them; 4
+ * Shared memory: 32 bytes. Registers: forward at most 40, backward 24 a chunk of 8 columns (bench/gpu_static shows them; 4
  * chunks at 8192 columns: one block an SM). Each row of a block of 256 has two barriers; x, dy and the weight of a row
  * are asked for together, 48 bytes a thread and chunk, so that two or more blocks an SM have enough under way.
  */
