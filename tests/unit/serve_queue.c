@@ -6,6 +6,7 @@
 #include "tests/check_near.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -262,10 +263,14 @@ static void cancelled_while_it_waits(void **state)
     cr_serve_queue_free(q);
 }
 
+static atomic_bool is_taken; /* what put_later has put */
+
 static void *put_later(void *queue)
 {
     cr_sleep_s(0.01);
     put(queue, "b", 1, 10);
+    while (!atomic_load(&is_taken))
+        cr_sleep_s(0.001);
     cr_sleep_s(0.01);
     cr_serve_queue_end(queue);
     return NULL;
@@ -285,6 +290,7 @@ static void taken_while_it_spins(void **state)
     alarm(20);
     assert_int_equal(pthread_create(&thread, NULL, put_later, q), 0);
     assert_non_null(job = cr_serve_queue_take(q, /*waits=*/true));
+    atomic_store(&is_taken, true);
     cr_serve_queue_give(q, job);
     assert_null(cr_serve_queue_take(q, /*waits=*/true));
     free_collected(q);
