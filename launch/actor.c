@@ -9,6 +9,7 @@
 #include "launch/cores/cores.h"
 #include "launch/device.h"
 #include "launch/endpoint.h"
+#include "launch/last_words.h"
 #include "launch/mpirun/mpi_folder.h"
 #include "launch/processes.h"
 #include "mesh/flight.h"
@@ -22,9 +23,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-
-/* A rank that failed because another one did ends later, so that the run has the reason and the exit code of that one. */
-static const double CAUSE_FIRST_S = 0.5;
 
 /* "actor_train rank 1 on h2: WHY". Before the configuration says which role a rank has: its place in the world. */
 static void say_why(const cr_actor *a, const char *why)
@@ -179,6 +177,22 @@ static cr_status live(const cr_actor_args *o, cr_config *config, cr_actor *a, cr
     return cr_actor_live(a, err);
 }
 
+/* After a failure: its last words, and the end. Of ranks that failed because another one did nothing is shown, as long as that one
+ * is. */
+static _Noreturn void leave(cr_actor *a, const cr_err *err)
+{
+    bool is_told;
+
+    if (a->world) cr_world_fail(a->world, err);
+    if (err->status != CR_EPEER) say_why(a, err->msg);
+    is_told = a->ranks && cr_last_words_put(a->x, &a->layout, a->ranks->first + a->rank,
+                                            a->config->output_dir, err);
+    if (is_told || err->status == CR_EPEER) cr_last_words_stay();
+    if (err->status == CR_EPEER) say_why(a, err->msg);
+    fflush(NULL);
+    _exit(cr_exit_code(err->status)); /* peers may hang in MPI: no clean way out is left */
+}
+
 int cr_actor_run(const cr_actor_args *args, cr_err *err)
 {
     char *from_variable = cr_exchange_take_variable(), *beside = NULL;
@@ -191,13 +205,7 @@ int cr_actor_run(const cr_actor_args *args, cr_err *err)
     if (!o.prefix && o.path) o.prefix = beside = cr_endpoint_prefix_beside(o.path);
     o.exchange.prefix = o.prefix;
     if (err->status == CR_OK) cr_note(live(&o, &config, &a, err));
-    if (err->status != CR_OK) {
-        if (a.world) cr_world_fail(a.world, err);
-        if (err->status == CR_EPEER) cr_sleep_s(CAUSE_FIRST_S);
-        say_why(&a, err->msg);
-        fflush(NULL);
-        _exit(cr_exit_code(err->status)); /* peers may hang in MPI: no clean way out is left */
-    }
+    if (err->status != CR_OK) leave(&a, err);
     cr_heartbeat_stop(a.heart);
     cr_exchange_close(a.x);
     cr_mesh_destroy(a.mesh);

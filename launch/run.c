@@ -1,5 +1,6 @@
 /* run.c -- see run.h. */
 #include "launch/run.h"
+#include "launch/last_words.h"
 #include "launch/placement.h"
 #include "launch/ranks.h"
 
@@ -325,11 +326,42 @@ static cr_status fail_host(const cr_run *run, cr_status status, const char *host
                    (long long)run->step, host, ranks, why);
 }
 
+/* "step 4: actor_train rank 1 on h2: WHY", with the exit code of that rank. */
+static cr_status fail_by_words(cr_run *run, const cr_last_words *words, cr_err *err)
+{
+    const int code = cr_exit_code(words->why.status);
+    char who[WHO_BYTES];
+
+    snprintf(run->lives[words->world_rank].host, sizeof run->lives->host, "%s", words->host);
+    cr_fail(err,
+            code == 3   ? CR_ETIMEOUT
+            : code == 2 ? CR_ECONFIG
+                        : CR_EPEER,
+            "step %lld: %s: %s", (long long)run->step, name_of(run, words->world_rank, who),
+            words->why.msg);
+    return add_silent(run, err);
+}
+
+/* What the ranks have written before mpirun ended, wherever they could. */
+static cr_last_words find_words(const cr_run *run)
+{
+    cr_last_words words;
+    cr_err err = {0};
+
+    if (cr_last_words_find(run->x, &run->layout, run->output_dir, &words, &err) == CR_OK &&
+        words.why.status != CR_OK)
+        return words;
+    err = (cr_err){0};
+    cr_note(cr_last_words_find(NULL, &run->layout, run->output_dir, &words, &err));
+    return words;
+}
+
 static cr_status check_actors(cr_run *run, cr_err *err)
 {
     int status;
     char who[WHO_BYTES], fate[CR_FATE];
     const char *reason;
+    cr_last_words words;
 
     if (cr_watched_pump(&run->actors)) return CR_OK;
     status = run->actors.child.wait_status;
@@ -344,6 +376,8 @@ static cr_status check_actors(cr_run *run, cr_err *err)
     if (run->actors.lost_host[0])
         return fail_host(run, CR_EPEER, run->actors.lost_host, "Open MPI's connection to it ended",
                          err);
+    words = find_words(run);
+    if (words.why.status != CR_OK) return fail_by_words(run, &words, err);
     reason = cr_watched_reason(&run->actors);
     cr_fail(err,
             WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
@@ -353,6 +387,33 @@ static cr_status check_actors(cr_run *run, cr_err *err)
             reason[0] ? "" : "mpirun, which holds the actors, ",
             reason[0] ? reason : cr_child_fate(&run->actors.child, fate));
     return add_silent(run, err);
+}
+
+/* A rank failed because another one did: that one says why, or mpirun that it was killed. */
+static cr_status wait_for_cause(cr_run *run, cr_err *err)
+{
+    const double until_s = cr_now_s() + CR_LAST_WORDS_S;
+    cr_last_words words;
+
+    while (cr_now_s() < until_s) {
+        CR_TRY(check_actors(run, err));
+        CR_TRY(cr_last_words_find(run->x, &run->layout, run->output_dir, &words, err));
+        if (words.why.status != CR_OK && words.why.status != CR_EPEER)
+            return fail_by_words(run, &words, err);
+        cr_sleep_s(0.02);
+    }
+    return CR_OK;
+}
+
+/* Has a rank failed that nothing was asked of, or whose reply is not waited for yet? */
+static cr_status check_words(cr_run *run, cr_err *err)
+{
+    cr_last_words words;
+
+    CR_TRY(cr_last_words_find(run->x, &run->layout, run->output_dir, &words, err));
+    if (words.why.status == CR_OK) return CR_OK;
+    if (words.why.status == CR_EPEER) CR_TRY(wait_for_cause(run, err));
+    return fail_by_words(run, &words, err);
 }
 
 /* Time in which this process did not look (it was stopped, or wrote for long) does not count as silence of others. */
@@ -454,6 +515,7 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
     run->looked_s = cr_now_s();
     CR_TRY(cr_heartbeat_check(run->endpoint.holder, err));
     CR_TRY(check_output(run, err));
+    CR_TRY(check_words(run, err));
     return check_lives(run, err);
 }
 
@@ -490,16 +552,6 @@ cr_status cr_run_send(cr_run *run, cr_role role, int rank, cr_ask ask, cr_record
         cr_stream_put_later(run->x, stream, out->name, packed.data, packed.num_bytes);
     cr_buf_free(&packed);
     return err->status;
-}
-
-/* A rank failed because another one did: that one ends by itself, with its reason and exit code. */
-static cr_status wait_for_cause(cr_run *run, cr_err *err)
-{
-    double until_s = cr_now_s() + 2;
-
-    while (cr_watched_pump(&run->actors) && cr_now_s() < until_s)
-        cr_sleep_s(0.01);
-    return check_actors(run, err);
 }
 
 /* The failure that a reply tells. */

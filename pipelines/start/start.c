@@ -121,11 +121,6 @@ cr_status cr_start_run(const cr_config *config, const cr_start_args *args, cr_er
                cr_device_of_run(config), config->device);
     if (status == CR_OK) status = ops->run(pipeline, &run, resume_path, err);
     if (run.has_begun && cr_exit_code(status) == 2) status = err->status = CR_EPEER;
-    if (status != CR_OK && status != CR_ESIGNAL &&
-        run.actors.child.pid) { /* let a dying rank say why */
-        for (int i = 0; i < 50 && cr_watched_pump(&run.actors); i++)
-            cr_sleep_s(0.01);
-    }
     cr_run_close(&run);
     {
         cr_err ignored = {0};
