@@ -191,13 +191,20 @@ static void open_missing(void)
     if (fd > 2) close(fd);
 }
 
+/* What rank 0 says at its end. */
+struct rank0_end {
+    int code;
+    cr_err failure;
+};
+
 typedef struct launching {
     cr_watched ranks;
     int listener, rank0; /* socket, connection of rank 0; -1: none */
     pid_t rank0_pid;
     bool tells_signals;
     int num_told;
-    int code; /* what rank 0 said, -1: nothing */
+    bool has_end; /* rank 0 has said how it ended */
+    struct rank0_end end;
 } launching;
 
 /* Is it to end now? A rank 0 that looks after signals gets them instead, until the second that ends it. */
@@ -212,17 +219,15 @@ static bool is_stopped(launching *l)
 
 static void hear(launching *l, int flags)
 {
-    unsigned char byte;
-
-    if (recv(l->rank0, &byte, 1, flags) == 1) l->code = byte;
+    l->has_end = recv(l->rank0, &l->end, sizeof l->end, flags) == sizeof l->end;
     close(l->rank0);
     l->rank0 = -1;
 }
 
-/* Until mpirun has ended. */
+/* Until mpirun has ended, or rank 0 has told a failure. */
 static void watch(launching *l)
 {
-    while (cr_watched_pump(&l->ranks) && !is_stopped(l)) {
+    while (cr_watched_pump(&l->ranks) && !is_stopped(l) && l->end.failure.status == CR_OK) {
         struct pollfd fds[3] = {
             {l->ranks.child.err_fd, POLLIN, 0}, {l->listener, POLLIN, 0}, {l->rank0, POLLIN, 0}};
         if (poll(fds, 3, 50) <= 0) continue;
@@ -233,20 +238,23 @@ static void watch(launching *l)
                 l->listener = -1;
             }
         }
-        if (fds[2].revents) hear(l, 0);
+        if (fds[2].revents) hear(l, MSG_WAITALL);
     }
-    if (l->rank0 >= 0 && l->code < 0) hear(l, MSG_DONTWAIT);
+    if (l->rank0 >= 0 && !l->has_end) hear(l, MSG_DONTWAIT);
     if (l->rank0 >= 0) close(l->rank0);
 }
 
 static cr_status say_why(const launching *l, cr_err *err)
 {
     char fate[CR_FATE];
-    bool is_by_mpirun = l->code == cr_exit_code(CR_ESIGNAL) && !caught;
+    bool is_by_mpirun = l->end.code == cr_exit_code(CR_ESIGNAL) && !caught;
 
-    if (caught && (l->code < 0 || !l->tells_signals))
+    if (caught && (!l->has_end || !l->tells_signals))
         return cr_fail(err, CR_ESIGNAL, "stopped by signal %d", (int)caught);
-    if (l->code >= 0 && !is_by_mpirun) return CR_OK; /* which ends the ranks when one has ended */
+    if (l->has_end && !is_by_mpirun) { /* mpirun ends the ranks when one has ended */
+        *err = l->end.failure;
+        return err->status;
+    }
     if (l->ranks.dead_rank >= 0)
         return cr_fail(err, CR_EPEER, "rank %d on %s was killed", l->ranks.dead_rank,
                        l->ranks.dead_host);
@@ -301,7 +309,7 @@ cr_status cr_ranks_run(const cr_hosts_args *where, const char *model, int num_ra
     cr_mpi_folder folder = {0};
     cr_hosts hosts = {0};
     cr_mpirun mpirun;
-    launching l = {.listener = -1, .rank0 = -1, .tells_signals = tells_signals, .code = -1};
+    launching l = {.listener = -1, .rank0 = -1, .tells_signals = tells_signals};
 
     open_missing();
     CR_TRY_GOTO(out, open_hosts(where, model, num_ranks, &hosts, err));
@@ -318,7 +326,7 @@ cr_status cr_ranks_run(const cr_hosts_args *where, const char *model, int num_ra
         cr_note(say_why(&l, err));
     }
 out:
-    *code = l.code;
+    *code = l.end.code;
     if (l.listener >= 0) close(l.listener);
     cr_mpi_folder_close(&folder);
     cr_hosts_free(&hosts);
@@ -374,12 +382,16 @@ cr_status cr_ranks_join(cr_err *err)
     return take_descriptors(launcher, err);
 }
 
-int cr_ranks_leave(int code)
+bool cr_ranks_leave(int code, const cr_err *failure)
 {
-    unsigned char byte = (unsigned char)code;
-    bool is_told = launcher >= 0 && send(launcher, &byte, 1, MSG_NOSIGNAL) == 1;
+    struct rank0_end end;
+    bool is_told;
 
+    memset(&end, 0, sizeof end); /* gaps, too */
+    end.code = code;
+    end.failure = *failure;
+    is_told = launcher >= 0 && send(launcher, &end, sizeof end, MSG_NOSIGNAL) == sizeof end;
     if (launcher >= 0) close(launcher);
     launcher = -1;
-    return is_told ? 0 : code;
+    return is_told;
 }

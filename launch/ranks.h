@@ -2,7 +2,7 @@
  *
  * The process that a person started only launches and waits. mpirun's own forwarding of stdin and
  * stdout is not used: rank 0 gets the launcher's two descriptors over a local socket, so pipes and
- * their ends behave as without ranks, and its exit code goes back the same way. Whatever kills the
+ * their ends behave as without ranks, and its exit code or its last words go back the same way. Whatever kills the
  * launcher kills mpirun and the ranks.
  *
  *     launcher   cr_ranks_run          start, show what ranks say on stderr, wait
@@ -35,7 +35,8 @@ CR_MUST cr_status cr_ranks_run(const cr_hosts_args *where, const char *model, in
                                bool tells_signals, int argc, char **argv, int *code, cr_err *err);
 /* On a rank: end with mpirun, and take over stdin and stdout if this is rank 0 of a launcher. */
 CR_MUST cr_status cr_ranks_join(cr_err *err);
-/* On a rank: tell the launcher how the command ended; what to give to exit(). */
-int cr_ranks_leave(int code);
+/* On a rank: tell the launcher how the command ended, with code or with a failure, which cr_ranks_run then returns. True: this is
+ * rank 0 of a launcher, and it has been told, so that the code to end with is 0; after a failure it ends the other ranks. */
+bool cr_ranks_leave(int code, const cr_err *failure);
 
 #endif

@@ -4,6 +4,7 @@
 #include "kernels/memory.h"
 #include "launch/cores/cores.h"
 #include "launch/device.h"
+#include "launch/last_words.h"
 #include "launch/ranks.h"
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
@@ -16,7 +17,6 @@
 #include <unistd.h>
 
 enum { GENERATE_BATCH = 256 }; /* samples at a time, if infer_batch_size is not given */
-#define RANK_0_SPEAKS_S 0.3    /* time for its error message */
 
 /* ---- worker keys ---- */
 
@@ -66,18 +66,29 @@ cr_status cr_session_read(cr_session *s, cr_session_kind kind, const cr_words *w
 }
 
 /* Over hosts, and before the world is open, with the rank and its host; CR_EPEER names another rank already. */
-static int say(const cr_session *s, const cr_command *command, const cr_err *err)
+static cr_err with_rank(const cr_session *s, const cr_err *err)
 {
     bool is_one_host =
         s->world ? !cr_world_spans_hosts(s->world) : cr_world_kind_here() == CR_WORLD_LOCAL;
     cr_err said = *err;
-    int code;
 
-    if (!is_one_host && err->status != CR_EPEER)
+    if (!is_one_host && err->status != CR_OK && err->status != CR_EPEER)
         cr_fail_add(&said, "rank %d on %s", cr_world_rank_here(), cr_host_name());
-    code = cr_command_fail(command, &said);
-    return s->kind == CR_SESSION_SERVE && err->status == CR_EPEER ? cr_exit_code(CR_ETIMEOUT)
-                                                                  : code;
+    return said;
+}
+
+static int code_of(const cr_session *s, const cr_err *err)
+{
+    return cr_exit_code(s->kind == CR_SESSION_SERVE && err->status == CR_EPEER ? CR_ETIMEOUT
+                                                                               : err->status);
+}
+
+static int say(const cr_session *s, const cr_command *command, const cr_err *err)
+{
+    const cr_err said = with_rank(s, err);
+
+    cr_command_fail(command, &said);
+    return code_of(s, err);
 }
 
 /* The role's block of a file that was loaded. */
@@ -290,22 +301,30 @@ cr_status cr_session_open(cr_session *s, const char *device, cr_err *err)
     return cr_full_weights_load(&s->full, s->model, s->dev, s->dtype, s->folder, err);
 }
 
-/* Rank 0 does, also for those of its host, which it hears of (cr_world_fail). */
-static bool should_speak(const cr_session *s, const cr_err *err)
+/* A rank but 0 has failed: rank 0, if it hears of that, tells its launcher, which then ends all. */
+static void leave_to_rank_0(const cr_session *s, const cr_command *command, const cr_err *err)
 {
-    return s->rank == 0 || (err->status != CR_EPEER && !cr_world_is_here(s->world, 0));
+    bool is_beside_0 = cr_world_is_here(s->world, 0);
+
+    if (is_beside_0 || s->mesh) cr_last_words_stay();
+    if (!is_beside_0 && err->status != CR_EPEER) say(s, command, err);
 }
 
 int cr_session_leave(cr_session *s, const cr_command *command, int code, const cr_err *err)
 {
-    if (err->status != CR_OK) {
-        if (s->world) cr_world_fail(s->world, err);
-        if (s->rank != 0) /* mpirun ends all when one leaves with an error: rank 0 speaks first */
-            cr_sleep_s(RANK_0_SPEAKS_S);
-        code = should_speak(s, err) ? say(s, command, err) : cr_exit_code(err->status);
-    }
-    code = cr_ranks_leave(code);
-    if (err->status != CR_OK && s->world && s->num_ranks > 1) {
+    const bool has_failed = err->status != CR_OK;
+    const cr_err said = with_rank(s, err);
+
+    if (has_failed && s->world) cr_world_fail(s->world, err);
+    if (has_failed) code = code_of(s, err);
+    fflush(stdout); /* before the launcher's sentence */
+    if (cr_ranks_leave(code, &said))
+        code = 0;
+    else if (has_failed && s->rank == 0)
+        cr_command_fail(command, &said);
+    else if (has_failed)
+        leave_to_rank_0(s, command, err);
+    if (has_failed && s->world && s->num_ranks > 1) {
         fflush(NULL);
         _exit(code); /* broken groups cannot be given back */
     }
