@@ -1,4 +1,4 @@
-/* launch_last_words.c -- the records of ranks that fail: by a real redis-server, beside the flight record where there is none, and which
+/* launch_last_words.c -- the records of ranks that fail: by a real redis-server, or beside the flight record, and which
  * of several is the cause. Not covered: ranks that die with and without one (tests/e2e/run_deaths.sh, hosts_killed.sh). */
 #include "base/children.h"
 #include "launch/last_words.h"
