@@ -196,7 +196,7 @@ static cr_status check_swiglu(const cr_swiglu_args *a, work *w, cr_err *err)
 
 static cr_status check_swiglu_grad(const cr_swiglu_grad_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 10, 5 * cr_dtype_bytes(a->dtype));
+    *w = elems(a->num, 10, (a->h ? 6 : 5) * cr_dtype_bytes(a->dtype));
     return check_act("swiglu_grad", a->dtype, err);
 }
 

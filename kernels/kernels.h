@@ -154,11 +154,11 @@ typedef struct cr_swiglu_args {
     cr_mem *h;
     size_t num;
 } cr_swiglu_args;
-/* dgate, dup may be gate, up themselves. */
+/* dgate, dup may be gate, up themselves. h: NULL, or where the forward's h goes once more, which may be dh. */
 typedef struct cr_swiglu_grad_args {
     cr_dtype dtype;
     const cr_mem *gate, *up, *dh;
-    cr_mem *dgate, *dup;
+    cr_mem *dgate, *dup, *h;
     size_t num;
 } cr_swiglu_grad_args;
 

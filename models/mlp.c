@@ -33,20 +33,48 @@ static cr_status back_product(const cri_mlp *parts, const cr_pass *p, const cr_m
         return cr_geglu_grad(
             p->dev, &(cr_geglu_grad_args){CR_GELU_TANH, p->dtype, gate, up, dh, gate, up, num},
             err);
-    return cr_swiglu_grad(p->dev, &(cr_swiglu_grad_args){p->dtype, gate, up, dh, gate, up, num},
-                          err);
+    return cr_swiglu_grad(p->dev,
+                          &(cr_swiglu_grad_args){p->dtype, gate, up, dh, gate, up, NULL, num}, err);
 }
 
-/* Backward of the rows of the pass from gate and up, which become their own gradients. */
-static cr_status back_rows(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
-                           cr_mem *grad_in, cr_mem *gate, cr_mem *up, cr_err *err)
+/* Is the backward of down and of SwiGLU one pass over gate and up? Not where something stands between the two. */
+static bool is_fused(const cri_mlp *parts, const cr_pass *p)
 {
-    const cri_mlp *parts = m->impl;
+    return !parts->is_geglu && !p->expert_rows && !cri_is_adapted(parts->down, p);
+}
+
+/* Backward of down and SwiGLU. h is made again in the place of its gradient, between dx and dw of down. */
+static cr_status back_fused(const cri_mlp *parts, cr_pass *p, const cr_mem *grad_out, cr_mem *gate,
+                            cr_mem *up, cr_err *err)
+{
+    const cr_module *down = parts->down;
+    size_t num = (size_t)(p->num_rows * parts->width);
+    cr_linear_grad_args a;
+    cr_mem *h;
+
+    CR_TRY(cri_push(p->scratch, p, p->num_rows, parts->width, &h, err));
+    CR_TRY(cri_enter(down, p, err));
+    a = (cr_linear_grad_args){
+        .dy = grad_out, .w = &cri_own(down->weight)->weight, .dx = h, .num_rows = p->num_rows};
+    CR_TRY(cr_linear_grad(p->dev, &a, err));
+    CR_TRY(cr_swiglu_grad(p->dev, &(cr_swiglu_grad_args){p->dtype, gate, up, h, gate, up, h, num},
+                          err));
+    a.dx = NULL;
+    a.x = h;
+    a.dw = cri_grad(down->weight);
+    a.dbias = down->bias ? cri_grad(down->bias) : NULL;
+    if (a.dw || a.dbias) CR_TRY(cr_linear_grad(p->dev, &a, err));
+    return cri_leave(down, p, err);
+}
+
+/* Backward of down and of the product, each by itself. is_needed: gate and up become their gradients. */
+static cr_status back_apart(const cri_mlp *parts, cr_pass *p, const cr_mem *grad_out, cr_mem *gate,
+                            cr_mem *up, bool is_needed, cr_err *err)
+{
     const cr_mem *row_weight = p->expert_rows ? p->expert_rows->weight : NULL;
     cr_mem *row_grad = p->expert_rows ? p->expert_rows->grad : NULL;
     int64_t tokens = p->num_rows;
     cr_mem *h = NULL, *weighted, *dh = NULL;
-    bool is_needed = grad_in || parts->gate->has_trainable || parts->up->has_trainable;
 
     if (parts->down->has_trainable || row_grad) CR_TRY(push_product(parts, p, gate, up, &h, err));
     weighted = h;
@@ -66,7 +94,20 @@ static cr_status back_rows(const cr_module *m, cr_pass *p, const cr_mem *in, con
         CR_TRY(cr_rows_scale(
             p->dev, &(cr_rows_scale_args){p->dtype, dh, row_weight, tokens, parts->width, dh},
             err));
-    CR_TRY(back_product(parts, p, dh, gate, up, err));
+    return back_product(parts, p, dh, gate, up, err);
+}
+
+/* Backward of the rows of the pass from gate and up, which become their own gradients. */
+static cr_status back_rows(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                           cr_mem *grad_in, cr_mem *gate, cr_mem *up, cr_err *err)
+{
+    const cri_mlp *parts = m->impl;
+    bool is_needed = grad_in || parts->gate->has_trainable || parts->up->has_trainable;
+
+    CR_TRY(is_needed && is_fused(parts, p)
+               ? back_fused(parts, p, grad_out, gate, up, err)
+               : back_apart(parts, p, grad_out, gate, up, is_needed, err));
+    if (!is_needed) return CR_OK;
     CR_TRY(cri_linear_back(parts->gate, p, in, gate, grad_in, CRI_DX_SET, err));
     return cri_linear_back(parts->up, p, in, up, grad_in, CRI_DX_ADD, err);
 }

@@ -1,7 +1,7 @@
 /* activations.cu -- SwiGLU, GELU and GeGLU, forward and backward.
  *
  * Mapping: as in flat.cu a thread takes 8 neighbouring elements; an element's result depends on that element alone.
- * Bytes an element in bf16: gelu 4, gelu_grad 6, swiglu and geglu 6, their gradients 10. All are bound by memory on H100 and H200; gelu by erfc takes about 40
+ * Bytes an element in bf16: gelu 4, gelu_grad 6, swiglu and geglu 6, their gradients 10 (12 with h). All are bound by memory on H100 and H200; gelu by erfc takes about 40
  * FLOPs an element, a tenth of what fp32 units do in that time. No shared memory; below 64 registers.
  */
 #include "kernels/cuda/op.h"
@@ -72,10 +72,10 @@ template <class T, class Act, bool IS_GATED> struct act_op {
     }
 };
 
-/* dx = dy act'(x); gated: dx = dy up act'(x), dup = dy act(x). */
+/* dx = dy act'(x); gated: dx = dy up act'(x), dup = dy act(x), and y of the forward if it is not NULL. */
 template <class T, class Act, bool IS_GATED> struct act_grad_op {
     const T *x, *up, *dy;
-    T *dx, *dup;
+    T *dx, *dup, *y;
     bool is_fast;
 
     __device__ void operator()(int64_t i, int64_t num) const
@@ -87,10 +87,13 @@ template <class T, class Act, bool IS_GATED> struct act_grad_op {
 #pragma unroll
         for (int e = 0; e < PER; e++) {
             d[e] = IS_GATED ? g[e] * u[e] * Act::slope(f[e]) : g[e] * Act::slope(f[e]);
-            g[e] *= Act::value(f[e]);
+            f[e] = Act::value(f[e]);
+            g[e] *= f[e];
+            if (IS_GATED) u[e] *= rounded<T>(f[e]);
         }
         store8(dx, i, num, is_fast, d);
         if (IS_GATED) store8(dup, i, num, is_fast, g);
+        if (IS_GATED && y) store8(y, i, num, is_fast, u);
     }
 };
 
@@ -107,12 +110,14 @@ static cudaError_t forward(cr_device *dev, const cr_mem *x, const cr_mem *up, cr
 
 template <class T, class Act>
 static cudaError_t backward(cr_device *dev, const cr_mem *x, const cr_mem *up, const cr_mem *dy,
-                            cr_mem *dx, cr_mem *dup, size_t num)
+                            cr_mem *dx, cr_mem *dup, cr_mem *y, size_t num)
 {
-    bool is_fast = is_wide(x) && is_wide(up) && is_wide(dy) && is_wide(dx) && is_wide(dup);
-    const act_grad_op<T, Act, true> gated = {in<T>(x),   in<T>(up),   in<T>(dy),
-                                             out<T>(dx), out<T>(dup), is_fast};
-    const act_grad_op<T, Act, false> plain = {in<T>(x), NULL, in<T>(dy), out<T>(dx), NULL, is_fast};
+    bool is_fast =
+        is_wide(x) && is_wide(up) && is_wide(dy) && is_wide(dx) && is_wide(dup) && is_wide(y);
+    const act_grad_op<T, Act, true> gated = {in<T>(x),    in<T>(up), in<T>(dy), out<T>(dx),
+                                             out<T>(dup), out<T>(y), is_fast};
+    const act_grad_op<T, Act, false> plain = {in<T>(x), NULL, in<T>(dy), out<T>(dx),
+                                              NULL,     NULL, is_fast};
 
     return up ? on_each(dev, gated, num) : on_each(dev, plain, num);
 }
@@ -129,7 +134,7 @@ cr_status cri_cuda_swiglu(cr_device *dev, const cr_swiglu_args *a, cr_err *err)
 
 template <class T> static cudaError_t swiglu_grad(cr_device *dev, const cr_swiglu_grad_args *a)
 {
-    return backward<T, silu>(dev, a->gate, a->up, a->dh, a->dgate, a->dup, a->num);
+    return backward<T, silu>(dev, a->gate, a->up, a->dh, a->dgate, a->dup, a->h, a->num);
 }
 
 cr_status cri_cuda_swiglu_grad(cr_device *dev, const cr_swiglu_grad_args *a, cr_err *err)
@@ -151,8 +156,8 @@ cr_status cri_cuda_gelu(cr_device *dev, const cr_gelu_args *a, cr_err *err)
 template <class T> static cudaError_t gelu_grad(cr_device *dev, const cr_gelu_grad_args *a)
 {
     return a->kind == CR_GELU_ERF
-               ? backward<T, gelu_erf>(dev, a->x, NULL, a->dy, a->dx, NULL, a->num)
-               : backward<T, gelu_tanh>(dev, a->x, NULL, a->dy, a->dx, NULL, a->num);
+               ? backward<T, gelu_erf>(dev, a->x, NULL, a->dy, a->dx, NULL, NULL, a->num)
+               : backward<T, gelu_tanh>(dev, a->x, NULL, a->dy, a->dx, NULL, NULL, a->num);
 }
 
 cr_status cri_cuda_gelu_grad(cr_device *dev, const cr_gelu_grad_args *a, cr_err *err)
@@ -174,8 +179,8 @@ cr_status cri_cuda_geglu(cr_device *dev, const cr_geglu_args *a, cr_err *err)
 template <class T> static cudaError_t geglu_grad(cr_device *dev, const cr_geglu_grad_args *a)
 {
     return a->kind == CR_GELU_ERF
-               ? backward<T, gelu_erf>(dev, a->gate, a->up, a->dh, a->dgate, a->dup, a->num)
-               : backward<T, gelu_tanh>(dev, a->gate, a->up, a->dh, a->dgate, a->dup, a->num);
+               ? backward<T, gelu_erf>(dev, a->gate, a->up, a->dh, a->dgate, a->dup, NULL, a->num)
+               : backward<T, gelu_tanh>(dev, a->gate, a->up, a->dh, a->dgate, a->dup, NULL, a->num);
 }
 
 cr_status cri_cuda_geglu_grad(cr_device *dev, const cr_geglu_grad_args *a, cr_err *err)

@@ -340,8 +340,9 @@ static void qk_heads(void **state)
     for (size_t c = 0; c < CR_COUNT(dims); c++)
         for (int t = 0; t < 3; t++)
             for (int has_norms = 0; has_norms < 2; has_norms++) {
-                int64_t D = dims[c], T = c == 3 ? 260 : 5, H = 3,
-                        K = 2; /* both shapes of a block */
+                bool is_large = c == 3; /* blocks of 8 warps, of which two have a second head */
+                int64_t D = dims[c], T = is_large ? 260 : 5, H = is_large ? 7 : 3,
+                        K = is_large ? 3 : 2;
                 cr_dtype dt = act[t];
                 double near = dt == CR_F32 ? 4e-6 : 0x1p-6;
                 int q = floats(dt, T * H * D, 1, near), k = floats(dt, T * K * D, 1, near),
@@ -368,14 +369,19 @@ static void activations(void **state)
             double near = dt == CR_F32 ? 2e-6 : 0x1p-6;
             size_t num = (size_t)n;
             int gate = floats(dt, n, 3, near), up = floats(dt, n, 1, near),
-                dh = floats(dt, n, 1, 0), h = floats(dt, n, 1, near);
+                dh = floats(dt, n, 1, near), h = floats(dt, n, 1, near);
             for (int d = 0; d < 2; d++) {
                 cr_device *on = d ? dev : cpu;
                 OK(cr_swiglu(on, &(cr_swiglu_args){dt, M(gate), M(up), M(h), num}, &err));
                 OK(cr_swiglu_grad(
-                    on, &(cr_swiglu_grad_args){dt, M(gate), M(up), M(dh), M(gate), M(up), num},
+                    on,
+                    &(cr_swiglu_grad_args){dt, M(gate), M(up), M(dh), M(gate), M(up), M(dh), num},
                     &err));
             }
+            char *once = fetched(h), *again = fetched(dh); /* h of the gradient: in dh's place */
+            assert_memory_equal(once, again, bytes_of(&all[h]));
+            cr_free(once);
+            cr_free(again);
             check("swiglu and swiglu_grad");
             for (cr_gelu_kind kind = CR_GELU_ERF; kind <= CR_GELU_TANH; kind++) {
                 int x = floats(dt, n, 3, near), dx = floats(dt, n, 1, near),
@@ -445,7 +451,7 @@ static void head(void **state)
     static const int64_t shape[][3] = {{3, 16, 7},
                                        {5, 33, 2100},
                                        {65, 24, 1032}, /* R, h, V; labels go by 64 */
-                                       {2, 8, 66000}}; /* launches go by 65,536, of dz by 4096 */
+                                       {2, 8, 66000}}; /* launches go by 65,536, of dz by 6144 */
 
     (void)state;
     for (size_t s = 0; s < CR_COUNT(shape); s++)

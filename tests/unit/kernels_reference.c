@@ -355,10 +355,11 @@ static void norms_rope_swiglu(void **state)
                 double want = x.x[i] / (1 + exp(-x.x[i])) * dy.x[i];
                 check_near(get(y, dt, i), want, 2 * tolerance(dt, want, 1));
             }
-            void *du = cr_alloc((size_t)(m * n) * 4);
+            void *du = cr_alloc((size_t)(m * n) * 4), *h = cr_alloc((size_t)(m * n) * 4);
             array dh = make(dt, m * n, 1);
             OK(cr_swiglu_grad(
-                dev, &(cr_swiglu_grad_args){dt, x.data, dy.data, dh.data, dx, du, (size_t)(m * n)},
+                dev,
+                &(cr_swiglu_grad_args){dt, x.data, dy.data, dh.data, dx, du, h, (size_t)(m * n)},
                 &err));
             for (int64_t i = 0; i < m * n; i++) {
                 double s = 1 / (1 + exp(-x.x[i])),
@@ -366,9 +367,10 @@ static void norms_rope_swiglu(void **state)
                        dup = dh.x[i] * x.x[i] * s;
                 check_near(get(dx, dt, i), da, tolerance(dt, da, 1));
                 check_near(get(du, dt, i), dup, tolerance(dt, dup, 1));
+                assert_true(get(h, dt, i) == get(y, dt, i)); /* the forward's bits */
             }
             drop(x), drop(w), drop(dy), drop(dh);
-            cr_free(y), cr_free(dx), cr_free(dw), cr_free(du);
+            cr_free(y), cr_free(dx), cr_free(dw), cr_free(du), cr_free(h);
         }
 }
 

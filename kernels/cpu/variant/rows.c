@@ -400,7 +400,7 @@ cr_status CR_V(swiglu)(cr_device *dev, const cr_swiglu_args *a, cr_err *err)
 }
 
 CR_INLINE void swiglu_grad_range(cr_dtype dtype, const void *gate, const void *up, const void *dh,
-                                 void *dgate, void *dup, int64_t n)
+                                 void *dgate, void *dup, void *h, int64_t n)
 {
     V_EACH(i, some, n, {
         vf a = v_get_left(dtype, gate, i, some);
@@ -409,6 +409,7 @@ CR_INLINE void swiglu_grad_range(cr_dtype dtype, const void *gate, const void *u
         vf s = sigmoid(a), da = g * u * s * v_fma(a, v_set(1.0f) - s, v_set(1.0f)), du = g * a * s;
         v_put_left(dtype, dgate, i, da, some);
         v_put_left(dtype, dup, i, du, some);
+        if (h) v_put_left(dtype, h, i, v_rounded(dtype, a * s) * u, some);
     });
 }
 
@@ -416,7 +417,7 @@ cr_status CR_V(swiglu_grad)(cr_device *dev, const cr_swiglu_grad_args *a, cr_err
 {
     (void)dev;
     (void)err;
-    CR_BY_DTYPE(a->dtype, swiglu_grad_range, a->gate, a->up, a->dh, a->dgate, a->dup,
+    CR_BY_DTYPE(a->dtype, swiglu_grad_range, a->gate, a->up, a->dh, a->dgate, a->dup, a->h,
                 (int64_t)a->num);
     return CR_OK;
 }
