@@ -9,6 +9,7 @@
  * hooks each), and gradients of all tiles are added in float32 where they belong.
  */
 #include "kernels/vision.h"
+#include "models/parts/adapters.h"
 #include "models/pass_impl.h"
 
 /* *h: of the rows of the pass, on scratch. */

@@ -1,7 +1,7 @@
 /* heads.cu -- what happens to heads between the products of q, k, v and attention: RMSNorm of q and k (families with it),
  * the rotary embedding, and their place in the cache. Also the rotary embedding alone, forward and back.
  *
- * Mapping: a block has the heads of one token, a warp a head at a time; a lane has two neighbouring pairs (i, i + D / 2) in each 64. cos
+ * Mapping: a block has the heads of one token, a warp two of them at a time; a lane has two neighbouring pairs (i, i + D / 2) in each 64. cos
  * and sin of the token's angles are made once a block, in float64 as on the cpu, while the first heads are loaded. A head's numbers are in
  * registers from the norm to the rotation, rounded where separate operations would store them.
  * Bytes an element in bf16: 4, in pieces of 4 (a warp's 32 are one line of 128 bytes); v of the cache 4. Bound by memory with many tokens
@@ -11,7 +11,14 @@
 
 #include <math.h>
 
-enum { MOST_DIM = 256, CHUNKS = MOST_DIM / 128, FEW_TOKENS = 256, FEW_WARPS = 8, MOST_WARPS = 32 };
+enum {
+    MOST_DIM = 256,
+    CHUNKS = MOST_DIM / 128,
+    FEW_TOKENS = 256,
+    FEW_WARPS = 8,
+    MOST_WARPS = 32,
+    AT_ONCE = 2
+};
 
 /* Two neighbours of a row. */
 template <class T> struct pair_bits {
@@ -20,24 +27,6 @@ template <class T> struct pair_bits {
 template <> struct pair_bits<float> {
     typedef uint2 type;
 };
-
-template <class T>
-static __device__ __forceinline__ void load2(float (&f)[2], const T *p, int at, int end,
-                                             bool is_even)
-{
-    T t[2] = {};
-
-    if (is_even && at < end) {
-        const typename pair_bits<T>::type bits =
-            *(const typename pair_bits<T>::type *)(const void *)(p + at);
-        memcpy(t, &bits, sizeof bits);
-    } else {
-        if (at < end) t[0] = p[at];
-        if (at + 1 < end) t[1] = p[at + 1];
-    }
-    f[0] = to_float(t[0]);
-    f[1] = to_float(t[1]);
-}
 
 template <class T>
 static __device__ __forceinline__ void store2(T *p, int at, int end, bool is_even,
@@ -75,16 +64,50 @@ template <class T> struct heads_args {
 /* A half of a head in a lane's registers. */
 typedef float half_head[CHUNKS][2];
 
-template <class T>
-static __device__ __forceinline__ void load_head(half_head &low, half_head &high, const T *p,
-                                                 int half, bool is_even)
+/* N heads, NULL: none there. All of them are asked for before the first is used. */
+template <class T, int N>
+static __device__ __forceinline__ void load_heads(half_head (&low)[N], half_head (&high)[N],
+                                                  const T *const (&from)[N], int half, bool is_even)
 {
+    typedef typename pair_bits<T>::type pair;
+    pair bits[N][CHUNKS][2] = {};
+    int first = 2 * (int)(threadIdx.x % 32);
+
+    if (is_even) {
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++) {
-        int at = 64 * c + 2 * (int)(threadIdx.x % 32);
-        load2(low[c], p, at, half, is_even);
-        load2(high[c], p + half, at, half, is_even);
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    if (from[i] && first + 64 * c < half)
+                        bits[i][c][h] =
+                            *(const pair *)(const void *)(from[i] + h * half + first + 64 * c);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    int at = first + 64 * c;
+                    const T *p = from[i] + h * half + at;
+                    if (!from[i] || at >= half) continue;
+                    const T two[2] = {p[0], at + 1 < half ? p[1] : T()};
+                    memcpy(&bits[i][c][h], two, sizeof two);
+                }
     }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            T t[2][2];
+            memcpy(t, bits[i][c], sizeof t);
+            for (int e = 0; e < 2; e++) {
+                low[i][c][e] = to_float(t[0][e]);
+                high[i][c][e] = to_float(t[1][e]);
+            }
+        }
 }
 
 template <class T>
@@ -111,10 +134,11 @@ template <class T>
 static __device__ __forceinline__ float norm_head(half_head &low, half_head &high, const T *weight,
                                                   int half, float eps, float offset, bool is_even)
 {
-    half_head w_low, w_high;
+    const T *const of_weight[1] = {weight};
+    half_head w_low[1], w_high[1];
     float sum = 0.0f, rstd;
 
-    load_head(w_low, w_high, weight, half, is_even);
+    load_heads(w_low, w_high, of_weight, half, is_even);
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
@@ -125,8 +149,8 @@ static __device__ __forceinline__ float norm_head(half_head &low, half_head &hig
     for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            low[c][e] = times_weight<T>(low[c][e] * rstd, w_low[c][e], offset);
-            high[c][e] = times_weight<T>(high[c][e] * rstd, w_high[c][e], offset);
+            low[c][e] = times_weight<T>(low[c][e] * rstd, w_low[0][c][e], offset);
+            high[c][e] = times_weight<T>(high[c][e] * rstd, w_high[0][c][e], offset);
         }
     return rstd;
 }
@@ -161,33 +185,63 @@ static __device__ __forceinline__ void find_turns(const heads_args<T> &a, float 
     __syncthreads();
 }
 
+/* Which head of a token is head h of q, k and v: those of v are there for the cache. */
+template <class T> struct head_at {
+    const side<T> &s; /* k's for v */
+    bool is_q, is_v;
+    int of_side;
+    int64_t at; /* of its side's rows */
+
+    __device__ __forceinline__ head_at(const heads_args<T> &a, int h)
+        : s(h < a.q.num ? a.q : a.k), is_q(h < a.q.num), is_v(h >= a.q.num + a.k.num),
+          of_side(is_q ? h : (h - a.q.num) % a.k.num), at(blockIdx.x * (int64_t)s.num + of_side)
+    {
+    }
+};
+
+/* turns NULL: no rotation. */
+template <class T>
+static __device__ __forceinline__ void finish_head(const heads_args<T> &a, const head_at<T> &h,
+                                                   half_head &low, half_head &high,
+                                                   const float *turns, int half)
+{
+    if (!h.is_v && h.s.weight) {
+        float rstd = norm_head(low, high, h.s.weight, half, a.eps, a.offset, a.is_even);
+        if (h.s.rstd && threadIdx.x % 32 == 0) h.s.rstd[h.at] = rstd;
+    }
+    if (!h.is_v && turns) turn_head(low, high, turns, half);
+    if (!h.is_v && h.s.to) store_head(h.s.to + h.at * 2 * half, half, a.is_even, low, high);
+    if (!a.cache.blocks || h.is_q) return;
+    int pos = a.cache.row_pos[blockIdx.x];
+    T *to = tiles_of(a.cache, a.cache.row_slot[blockIdx.x], pos, h.of_side) +
+            (int64_t)(pos % CR_KV_BLOCK + (h.is_v ? CR_KV_BLOCK : 0)) * 2 * half;
+    store_head(to, half, a.is_even, low, high);
+}
+
 template <class T> static __global__ void __launch_bounds__(32 * MOST_WARPS) heads(heads_args<T> a)
 {
     SHARED(float, turns, MOST_DIM);
-    int64_t token = blockIdx.x;
-    int D = a.cache.head_dim, half = D / 2, num_k = a.q.num + a.k.num,
-        num = num_k + (a.cache.blocks ? a.k.num : 0);
+    int D = a.cache.head_dim, half = D / 2, warps = (int)blockDim.x / 32,
+        num = a.q.num + a.k.num + (a.cache.blocks ? a.k.num : 0);
     bool is_turned = a.positions || a.angles;
 
     if (is_turned) find_turns(a, turns, half);
-    for (int h = (int)threadIdx.x / 32; h < num; h += (int)blockDim.x / 32) {
-        bool is_q = h < a.q.num, is_v = h >= num_k;
-        const side<T> &s = is_q ? a.q : a.k;
-        int of_side = is_q ? h : is_v ? h - num_k : h - a.q.num;
-        int64_t at = token * s.num + of_side;
-        half_head low, high;
-        load_head(low, high, (is_v ? a.cache.v : s.from) + at * D, half, a.is_even);
-        if (!is_v && s.weight) {
-            float rstd = norm_head(low, high, s.weight, half, a.eps, a.offset, a.is_even);
-            if (s.rstd && threadIdx.x % 32 == 0) s.rstd[at] = rstd;
+    for (int h = (int)threadIdx.x / 32; h < num; h += AT_ONCE * warps) {
+        half_head low[AT_ONCE], high[AT_ONCE];
+        const T *from[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            from[i] = NULL;
+            if (h + i * warps >= num) continue;
+            const head_at<T> at(a, h + i * warps);
+            from[i] = (at.is_v ? a.cache.v : at.s.from) + at.at * D;
         }
-        if (!is_v && is_turned) turn_head(low, high, turns, half);
-        if (!is_v && s.to) store_head(s.to + at * D, half, a.is_even, low, high);
-        if (!a.cache.blocks || is_q) continue;
-        int pos = a.cache.row_pos[token];
-        T *to = tiles_of(a.cache, a.cache.row_slot[token], pos, of_side) +
-                (int64_t)(pos % CR_KV_BLOCK + (is_v ? CR_KV_BLOCK : 0)) * D;
-        store_head(to, half, a.is_even, low, high);
+        load_heads(low, high, from, half, a.is_even);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (h + i * warps < num)
+                finish_head(a, head_at<T>(a, h + i * warps), low[i], high[i],
+                            is_turned ? turns : NULL, half);
     }
 }
 
