@@ -145,11 +145,11 @@ static float aux_weight(const step *p)
  * log-probs for those of these weights? Only if all ranks found equal bits, else they are computed. */
 static cr_status choose_source_of_old(step *p, cr_err *err)
 {
-    int64_t most;
+    int64_t max;
 
-    CR_TRY(cr_fsdp_agree_num(p->t->f, p->sum.num_different, &most, err));
+    CR_TRY(cr_fsdp_agree_num(p->t->f, p->sum.num_different, &max, err));
     p->column[CR_COLUMN_OLD] = p->column[CR_COLUMN_INFER];
-    if (most == 0) return CR_OK;
+    if (max == 0) return CR_OK;
     p->column[CR_COLUMN_OLD] = p->old = CR_NEW_ARRAY(float, 2 * p->s->num_tokens + 1);
     return cri_forward_all(p->t, p->s, p->old, p->old + p->s->num_tokens, err);
 }

@@ -111,13 +111,13 @@ void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micr
 cr_status cri_cut_on_all(cr_trainer *t, const cr_samples *s, const size_t *mine, size_t num,
                          const cri_micro_rule *rule, cri_micros *out, cr_err *err)
 {
-    int64_t most;
+    int64_t max;
 
     cri_cut(s, mine, num, rule, 0, out);
-    CR_TRY(cr_fsdp_agree_num(t->f, (int64_t)out->num, &most, err));
-    if ((size_t)most == out->num) return CR_OK;
+    CR_TRY(cr_fsdp_agree_num(t->f, (int64_t)out->num, &max, err));
+    if ((size_t)max == out->num) return CR_OK;
     cri_micros_free(out);
-    cri_cut(s, mine, num, rule, (size_t)most, out);
+    cri_cut(s, mine, num, rule, (size_t)max, out);
     return CR_OK;
 }
 

@@ -150,8 +150,8 @@ static bool take_word(const char **at, char **to)
 
 cr_status cr_split_words(const char *text, char ***words, cr_err *err)
 {
-    size_t most = strlen(text) / 2 + 2, num = 0;
-    char **list = cr_alloc(most * sizeof *list + strlen(text) + 2), *to = (char *)(list + most);
+    size_t max = strlen(text) / 2 + 2, num = 0;
+    char **list = cr_alloc(max * sizeof *list + strlen(text) + 2), *to = (char *)(list + max);
 
     *words = NULL;
     for (const char *at = text; *(at += strspn(at, " \t\r\n"));) {

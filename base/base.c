@@ -321,14 +321,14 @@ static size_t edit_distance(const char *a, const char *b)
 const char *cr_nearest(const char *name, const char *const *names, size_t num_names)
 {
     const char *best = NULL;
-    size_t least = strlen(name) / 2 + 1;
+    size_t min = strlen(name) / 2 + 1;
 
     for (size_t i = 0; i < num_names; i++) {
         size_t d = edit_distance(name, names[i]);
-        if (d <= least) {
+        if (d <= min) {
             best = names[i];
             if (d == 0) return best;
-            least = d - 1;
+            min = d - 1;
         }
     }
     return best;
@@ -339,7 +339,7 @@ const char *cr_nearest(const char *name, const char *const *names, size_t num_na
 int cr_utf8_decode(const char *text, size_t num_bytes, uint32_t *code_point)
 {
     const unsigned char *s = (const unsigned char *)text;
-    uint32_t c, least;
+    uint32_t c, min;
     int n;
 
     if (num_bytes == 0) return 0;
@@ -349,11 +349,11 @@ int cr_utf8_decode(const char *text, size_t num_bytes, uint32_t *code_point)
         return 1;
     }
     if (c >= 0xC2 && c < 0xE0)
-        n = 2, c &= 0x1F, least = 0x80;
+        n = 2, c &= 0x1F, min = 0x80;
     else if (c >= 0xE0 && c < 0xF0)
-        n = 3, c &= 0x0F, least = 0x800;
+        n = 3, c &= 0x0F, min = 0x800;
     else if (c >= 0xF0 && c < 0xF5)
-        n = 4, c &= 0x07, least = 0x10000;
+        n = 4, c &= 0x07, min = 0x10000;
     else
         return 0;
     if ((size_t)n > num_bytes) return 0;
@@ -361,7 +361,7 @@ int cr_utf8_decode(const char *text, size_t num_bytes, uint32_t *code_point)
         if ((s[i] & 0xC0) != 0x80) return 0;
         c = c << 6 | (s[i] & 0x3F);
     }
-    if (c < least || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+    if (c < min || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
     *code_point = c;
     return n;
 }
@@ -440,15 +440,15 @@ void cr_sleep_s(double seconds)
 
 static struct {
     pthread_mutex_t lock;
-    cr_level least;
+    cr_level min;
     const char *who;
     int tee_fd;
     bool has_transient;
 } sink = {PTHREAD_MUTEX_INITIALIZER, CR_LOG_INFO, NULL, -1, false};
 
-void cr_log_setup(cr_level least, const char *who)
+void cr_log_setup(cr_level min, const char *who)
 {
-    sink.least = least;
+    sink.min = min;
     sink.who = who;
 }
 
@@ -533,7 +533,7 @@ void cr_log(cr_level level, const char *room, const char *fmt, ...)
     char text[1024], line[1200];
     va_list ap;
 
-    if (level < sink.least) return;
+    if (level < sink.min) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);

@@ -166,7 +166,7 @@ int cr_num_cores(void);
 
 typedef enum cr_level { CR_LOG_DEBUG, CR_LOG_INFO, CR_LOG_WARN, CR_LOG_ERROR } cr_level;
 /* who: borrowed for ever, e.g. "actor_train r1"; NULL: no name in the line. */
-void cr_log_setup(cr_level least, const char *who);
+void cr_log_setup(cr_level min, const char *who);
 void cr_log_tee(int fd);            /* also write each line, with its time, to fd; -1: stop */
 void cr_log_line(const char *line); /* one line, to stderr and the tee */
 /* Of a terminal: a text without newline on stderr that the next one, or the next line, replaces; "" clears it. */

@@ -15,14 +15,14 @@
 /* Bytes of an integer at s that 64 bits cannot hold; 0: no such. */
 static size_t large_integer(const char *s, const char *end)
 {
-    static const char most[] = "9223372036854775807";
-    const size_t num_most = sizeof most - 1;
+    static const char max[] = "9223372036854775807";
+    const size_t max_num = sizeof max - 1;
     const char *p = s + (s < end && *s == '-');
     size_t digits = 0;
 
     while (p + digits < end && isdigit((unsigned char)p[digits]))
         digits++;
-    if (digits < num_most || (digits == num_most && memcmp(p, most, digits) <= 0)) return 0;
+    if (digits < max_num || (digits == max_num && memcmp(p, max, digits) <= 0)) return 0;
     p += digits;
     return p < end && (*p == '.' || *p == 'e' || *p == 'E') ? 0 : (size_t)(p - s);
 }

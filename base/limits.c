@@ -95,7 +95,7 @@ static int64_t cgroup_limit(const char *controller, int64_t (*limit_of)(const ch
 {
     FILE *f = fopen("/proc/self/cgroup", "re");
     char line[4096], folder[4150], *path;
-    int64_t least = -1;
+    int64_t min = -1;
 
     while (f && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = 0;
@@ -106,12 +106,12 @@ static int64_t cgroup_limit(const char *controller, int64_t (*limit_of)(const ch
             snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s%s", controller ? "/" : "",
                      controller ? controller : "", path);
             limit = limit_of(folder);
-            if (limit > 0 && (least < 0 || limit < least)) least = limit;
+            if (limit > 0 && (min < 0 || limit < min)) min = limit;
             if (!strrchr(path, '/')) break;
         }
     }
     if (f) fclose(f);
-    return least;
+    return min;
 }
 
 static int64_t memory_limit(bool is_left)

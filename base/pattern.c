@@ -4,7 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-enum { MOST_STEPS = 100000, MOST_KIB = 16 << 10 };
+enum { MAX_STEPS = 100000, MAX_KIB = 16 << 10 };
 
 struct cr_pattern {
     pcre2_code *code;
@@ -30,8 +30,8 @@ cr_status cr_pattern_open(const char *text, cr_pattern **out, cr_err *err)
     p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
     p->limits = pcre2_match_context_create(NULL);
     CR_CHECK(p->match && p->limits, "PCRE2 has no memory");
-    pcre2_set_match_limit(p->limits, MOST_STEPS);
-    pcre2_set_heap_limit(p->limits, MOST_KIB);
+    pcre2_set_match_limit(p->limits, MAX_STEPS);
+    pcre2_set_heap_limit(p->limits, MAX_KIB);
     *out = p;
     return CR_OK;
 }

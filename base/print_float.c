@@ -7,7 +7,7 @@
 
 __extension__ typedef unsigned __int128 wide;
 
-enum { LEAST = -10, MOST = 8, DIGITS = 9 };
+enum { MIN_NUM = -10, MAX_NUM = 8, DIGITS = 9 };
 
 /* 10^k, k = 0 .. 18. */
 static const uint64_t power[] = {1ull,
@@ -52,7 +52,7 @@ static uint64_t digits_of(uint32_t m, int e, int *exponent)
     int up = e > 0 ? e : 0, down = e < 0 ? -e : 0;
     uint64_t q;
 
-    for (; k >= LEAST && k <= MOST; k--) {
+    for (; k >= MIN_NUM && k <= MAX_NUM; k--) {
         wide x = ((wide)m << up) * power[DIGITS - 1 - k];
         if ((x >> down) < power[DIGITS - 1]) continue;
         q = divide(x, down);

@@ -26,7 +26,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MOST_KERNELS = 256, TOKENS = 8192 };
+enum { MAX_KERNELS = 256, TOKENS = 8192 };
 
 /* ---- what is counted ---- */
 
@@ -39,7 +39,7 @@ typedef struct tally {
     int64_t launches, products, zeros, graphs, nodes, waits, copies[4],
         bytes[4]; /* by cudaMemcpyKind */
     int64_t allocations, allocated, pinnings, pinned, loans;
-    kernel_count kernels[MOST_KERNELS];
+    kernel_count kernels[MAX_KERNELS];
     size_t num_kernels;
 } tally;
 
@@ -94,7 +94,7 @@ cudaError_t __wrap__Z19cri_sim_launch_bodyPKc4dim3S1_mP11CUstream_stPFvPKvS5_ES5
     count_node();
     while (i < now.num_kernels && now.kernels[i].kernel != kernel)
         i++;
-    if (i == MOST_KERNELS) abort();
+    if (i == MAX_KERNELS) abort();
     if (i == now.num_kernels) now.kernels[now.num_kernels++] = (kernel_count){kernel, 0};
     now.kernels[i].num++;
     return cudaSuccess;

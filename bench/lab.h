@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LAB_MOST_REPEATS = 99 };
+enum { LAB_MAX_REPEATS = 99 };
 
 typedef struct lab {
     cr_device *dev; /* owned by whoever opened it */
@@ -52,7 +52,7 @@ static inline cr_status lab_run(lab *l, int calls, lab_call *call, void *ctx, do
 
 static inline cr_status lab_measure(lab *l, lab_call *call, void *ctx, lab_cost *out, cr_err *err)
 {
-    double times[LAB_MOST_REPEATS], took;
+    double times[LAB_MAX_REPEATS], took;
     cr_device_stats before, after;
     int calls;
 

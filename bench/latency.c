@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { WARM_UP = 200, MOST_ANSWER = 1 << 24 };
+enum { WARM_UP = 200, MAX_ANSWER = 1 << 24 };
 
 static int connect_to(int port)
 {
@@ -58,14 +58,14 @@ static void read_all(int fd, char *data, size_t num)
 /* The whole answer, which must be a 200. */
 static void read_answer(int fd, char *data)
 {
-    size_t num = 0, whole = MOST_ANSWER;
+    size_t num = 0, whole = MAX_ANSWER;
 
     while (num < whole) {
-        ssize_t n = recv(fd, data + num, MOST_ANSWER - num - 1, 0);
+        ssize_t n = recv(fd, data + num, MAX_ANSWER - num - 1, 0);
         const char *body, *length;
         CR_CHECK(n > 0, "the connection is gone");
         data[num += (size_t)n] = 0;
-        body = whole == MOST_ANSWER ? strstr(data, "\r\n\r\n") : NULL;
+        body = whole == MAX_ANSWER ? strstr(data, "\r\n\r\n") : NULL;
         if (!body) continue;
         length = strstr(data, "Content-Length: ");
         CR_CHECK(strncmp(data, "HTTP/1.1 200", 12) == 0 && length,
@@ -79,7 +79,7 @@ static int client(int port, const char *path, long num_requests, const char *rou
     cr_buf text = {0}, request = {0};
     cr_err err = {0};
     size_t at = 0, num;
-    char *answer = cr_alloc(MOST_ANSWER);
+    char *answer = cr_alloc(MAX_ANSWER);
     int fd = connect_to(port);
 
     CR_CHECK(cr_file_read(path, &text, &err) == CR_OK, "%s", err.msg);

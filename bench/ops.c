@@ -15,19 +15,19 @@
 
 #include <stdio.h>
 
-enum { MOST_SIZES = 4, MOST_ARRAYS = 12 };
+enum { MAX_SIZES = 4, MAX_ARRAYS = 12 };
 
 /* An operation with its sizes, and its arrays. */
 typedef struct bench_op {
-    int64_t n[MOST_SIZES];
-    cr_mem *mem[MOST_ARRAYS];
-    size_t bytes[MOST_ARRAYS];
+    int64_t n[MAX_SIZES];
+    cr_mem *mem[MAX_ARRAYS];
+    size_t bytes[MAX_ARRAYS];
     int num_arrays;
 } bench_op;
 
 static cr_status add(lab *l, bench_op *o, cr_dtype dtype, int64_t num, cr_mem **out, cr_err *err)
 {
-    CR_CHECK(o->num_arrays < MOST_ARRAYS, "more than %d arrays", MOST_ARRAYS);
+    CR_CHECK(o->num_arrays < MAX_ARRAYS, "more than %d arrays", MAX_ARRAYS);
     o->bytes[o->num_arrays] = (size_t)num * cr_dtype_bytes(dtype);
     CR_TRY(lab_fill(l, dtype, num, out, err));
     o->mem[o->num_arrays++] = *out;
@@ -36,7 +36,7 @@ static cr_status add(lab *l, bench_op *o, cr_dtype dtype, int64_t num, cr_mem **
 
 static cr_status add_zeros(lab *l, bench_op *o, int64_t num_bytes, cr_mem **out, cr_err *err)
 {
-    CR_CHECK(o->num_arrays < MOST_ARRAYS, "more than %d arrays", MOST_ARRAYS);
+    CR_CHECK(o->num_arrays < MAX_ARRAYS, "more than %d arrays", MAX_ARRAYS);
     o->bytes[o->num_arrays] = (size_t)num_bytes;
     CR_TRY(cr_device_alloc(l->dev, (size_t)num_bytes, out, err));
     o->mem[o->num_arrays++] = *out;
@@ -210,7 +210,7 @@ static cr_status run(lab *l, const char *arg, cr_err *err)
             continue;
         do
             o.n[num] = strtoll(at + 1, &at, 10);
-        while (o.n[num++] > 0 && *at == 'x' && num < MOST_SIZES);
+        while (o.n[num++] > 0 && *at == 'x' && num < MAX_SIZES);
         if (num != ops[i].num_sizes || *at || o.n[num - 1] < 1) break;
         cr_note(ops[i].run(l, &o, sizes + 1, err));
         for (int m = 0; m < o.num_arrays; m++)
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     lab l = {.threads = 1, .repeats = argc > 1 ? atoi(argv[1]) : 0};
     cr_err err = {0};
 
-    if (argc < 3 || l.repeats < 1 || l.repeats > LAB_MOST_REPEATS) {
+    if (argc < 3 || l.repeats < 1 || l.repeats > LAB_MAX_REPEATS) {
         fprintf(
             stderr,
             "usage: bench_ops REPEATS OP=SIZES .. (REPEATS: 1 to 99; operations: bench/ops.c)\n");

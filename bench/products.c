@@ -121,7 +121,7 @@ int main(int argc, char **argv)
     cr_dtype dtype = argc > 2 && strcmp(argv[2], "fp32") == 0 ? CR_F32 : CR_BF16;
     cr_err err = {0};
 
-    if (l.threads < 1 || l.repeats < 1 || l.repeats > LAB_MOST_REPEATS) {
+    if (l.threads < 1 || l.repeats < 1 || l.repeats > LAB_MAX_REPEATS) {
         fprintf(stderr,
                 "usage: bench_products [threads] [fp32|bf16] [repeats: 1 to 99] [MxNxK ..]\n");
         return 2;

@@ -58,7 +58,7 @@ static cr_status copy_folder(const char *from, const char *to, cr_err *err)
 /* The role to take: the one that is asked for, or the only one. */
 static cr_status choose(const char *checkpoint, const char *role, char **source, cr_err *err)
 {
-    char *roles[CR_CHECKPOINT_MOST_ROLES];
+    char *roles[CR_CHECKPOINT_MAX_ROLES];
     size_t num = cr_checkpoint_roles(checkpoint, roles);
     cr_buf names = {0};
     char *latest = cr_path_join(checkpoint, "latest");

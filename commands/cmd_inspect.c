@@ -65,7 +65,7 @@ static cr_status add_path(listing *l, const char *path, cr_err *err)
 
 static cr_status list(listing *l, const char *path, cr_err *err)
 {
-    char *roles[CR_CHECKPOINT_MOST_ROLES];
+    char *roles[CR_CHECKPOINT_MAX_ROLES];
     size_t num;
 
     num = cr_checkpoint_roles(path, roles); /* none: it is not a checkpoint */

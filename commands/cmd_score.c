@@ -51,8 +51,8 @@ static cr_status take_domain(const cr_config *config, const char *path, const ch
 
 static cr_status find_rule(const char *name, cr_rule *out, cr_err *err)
 {
-    enum { MOST_NAMES = 32 };
-    const char *names[MOST_NAMES], *near;
+    enum { MAX_NAMES = 32 };
+    const char *names[MAX_NAMES], *near;
     cr_buf there = {0};
     size_t num = 0;
 

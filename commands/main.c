@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { LEAST_STACK_KIB = 2048 }; /* of each thread: ranks with 768 crash, those with 1024 do not */
+enum { MIN_STACK_KIB = 2048 }; /* of each thread: ranks with 768 crash, those with 1024 do not */
 
 static const cr_command *const commands[] = {
 #define CR_COMMAND_ENTRY(name) &cr_command_##name,
@@ -69,10 +69,10 @@ static bool has_stack(void)
     struct rlimit stack;
 
     if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur == RLIM_INFINITY ||
-        stack.rlim_cur / 1024 >= LEAST_STACK_KIB)
+        stack.rlim_cur / 1024 >= MIN_STACK_KIB)
         return true;
     fprintf(stderr, "croll: ulimit -s is %llu, at least %d KiB are needed\n",
-            (unsigned long long)stack.rlim_cur / 1024, LEAST_STACK_KIB);
+            (unsigned long long)stack.rlim_cur / 1024, MIN_STACK_KIB);
     return false;
 }
 

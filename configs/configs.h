@@ -20,7 +20,7 @@
  * matches, or in a field of JSON. */
 typedef struct cr_judge_answer {
     char *pattern, *field; /* or NULL, and not both */
-    double least, most;
+    double min, max;
     bool is_number;
 } cr_judge_answer;
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { JUDGE_CONNECTIONS = 32, MOST_CONNECTIONS = 512 }; /* of 1024 open files */
+enum { JUDGE_CONNECTIONS = 32, MAX_CONNECTIONS = 512 }; /* of 1024 open files */
 
 /* ---- what it is asked ---- */
 
@@ -28,7 +28,7 @@ static const char ten_points[] =
 
 static const struct {
     const char *name, *text; /* the first: of ROLL, and the default */
-    double most;             /* of numbers; 0: YES or NO */
+    double max;              /* of numbers; 0: YES or NO */
 } prompts[] = {{"Qwen2.5-7B-Instruct-RLVR-prompt", same_answer, 0}, {"score-0-10", ten_points, 10}};
 
 static void bind_prompt(const cr_node *block, cr_reward_config *r, cr_diagnostics *d)
@@ -41,8 +41,8 @@ static void bind_prompt(const cr_node *block, cr_reward_config *r, cr_diagnostic
     if (i < CR_COUNT(prompts)) {
         cr_free(text);
         text = cr_strdup(prompts[i].text);
-        r->judge_answer.most = prompts[i].most;
-        r->judge_answer.is_number = prompts[i].most > 0;
+        r->judge_answer.max = prompts[i].max;
+        r->judge_answer.is_number = prompts[i].max > 0;
     } else if (!strstr(text, "{response}")) {
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "judge_prompt")->place,
                     "judge_prompt: a text with {response} is expected, and {question} and "
@@ -78,9 +78,9 @@ static void bind_answer(const cr_node *block, cr_reward_config *r, cr_diagnostic
     if (!n) return;
     a->pattern = cri_text_of(n, "pattern");
     a->field = cri_text_of(n, "field");
-    a->least = cri_real_of(n, "least");
+    a->min = cri_real_of(n, "least");
     if (cri_is_given(n, "most")) {
-        a->most = cri_real_of(n, "most");
+        a->max = cri_real_of(n, "most");
         a->is_number = true;
     }
     if (a->field && (!*a->field || *a->field == '.' || strstr(a->field, "..") ||
@@ -89,7 +89,7 @@ static void bind_answer(const cr_node *block, cr_reward_config *r, cr_diagnostic
                     "judge_answer.field: a name is expected, or names with dots between them");
     if (a->pattern && a->field)
         cr_diagnose(d, CR_ERROR, n->place, "judge_answer: pattern and field exclude each other");
-    if (a->is_number ? a->least >= a->most : a->least != 0)
+    if (a->is_number ? a->min >= a->max : a->min != 0)
         cr_diagnose(d, CR_ERROR, n->place,
                     "judge_answer: least and most are the bounds of a number, least below most");
     if (a->pattern) check_pattern(a, cr_node_get(n, "pattern")->place, d);
@@ -113,7 +113,7 @@ static char *either(const cr_node *judge, const char *key, const cr_node *block,
 
 /* ---- a judge that the run starts ---- */
 
-enum { JUDGE_TOKENS = 256, SOCKET_BYTES = 100, MOST_JUDGES = 1000 };
+enum { JUDGE_TOKENS = 256, SOCKET_BYTES = 100, MAX_JUDGES = 1000 };
 
 /* generating_args as fields of a request. */
 static char *fields_of(const cr_node *block, const cr_generating_args *g)
@@ -155,9 +155,9 @@ static void check_model(const cr_config *c, const cr_node *block, const cr_rewar
                     "output_dir: a path of %zu characters has no room for the socket of "
                     "rewards.%s's judge (a shorter one)",
                     num, r->domain);
-    if (w->num_devices > MOST_JUDGES)
+    if (w->num_devices > MAX_JUDGES)
         cr_diagnose(d, CR_ERROR, block->place, "rewards.%s: a judge has at most %d devices",
-                    r->domain, MOST_JUDGES);
+                    r->domain, MAX_JUDGES);
     if (w->generating.num_return_sequences != 1)
         cr_diagnose(d, CR_NOTE, block->place,
                     "rewards.%s: num_return_sequences has no effect (a judge replies once)",
@@ -192,12 +192,12 @@ static void bind_model(cr_config *c, cr_node *block, cr_reward_config *r, cr_dia
 
 static void bind_in_flight(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
 {
-    if (r->max_in_flight > MOST_CONNECTIONS) {
+    if (r->max_in_flight > MAX_CONNECTIONS) {
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "max_in_flight")->place,
                     "rewards.%s.max_in_flight: a worker has at most %d connections (world_size is "
                     "the number of workers)",
-                    r->domain, MOST_CONNECTIONS);
-        r->max_in_flight = MOST_CONNECTIONS;
+                    r->domain, MAX_CONNECTIONS);
+        r->max_in_flight = MAX_CONNECTIONS;
     }
     if (!cri_is_in_file(block, "max_in_flight")) {
         cri_set_int(c, block, "max_in_flight", JUDGE_CONNECTIONS);

@@ -9,13 +9,13 @@
     {                                                        \
         block, name, CRI_BOOL, standard, NULL, CRI_READ, who \
     }
-#define I(block, name, standard, least, who)                 \
-    {                                                        \
-        block, name, CRI_INT, standard, least, CRI_READ, who \
+#define I(block, name, standard, min, who)                 \
+    {                                                      \
+        block, name, CRI_INT, standard, min, CRI_READ, who \
     }
-#define R(block, name, standard, least, who)                  \
-    {                                                         \
-        block, name, CRI_REAL, standard, least, CRI_READ, who \
+#define R(block, name, standard, min, who)                  \
+    {                                                       \
+        block, name, CRI_REAL, standard, min, CRI_READ, who \
     }
 #define T(block, name, standard, who)                        \
     {                                                        \
@@ -50,21 +50,21 @@
 
 #define TEMPLATES \
     "native|native_nonthinking|qwen2_5|qwen3|chatml|empty|longcot_V3|!base|!longCOT_qwen2.5"
-#define DTYPES       "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
-#define VARIANTS     "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
-#define GRAINS       "token|geometric|sequence|segment"
-#define NO_LORA      "lora_target is not available yet"
-#define NO_CRITIC    "there is no critic: only adv_estimator gae reads it"
-#define NO_JUDGE     "only a judge of the run's own has a model: judge_model_type: inference"
-#define MOST_64      "9223372036854775807"
-#define MOST_RUNNING "1..65536" /* sequences of one engine */
-#define DEFINED      "a definition: what refers to it counts"
-#define PACKED       "sequences are always packed, without padding"
+#define DTYPES      "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
+#define VARIANTS    "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
+#define GRAINS      "token|geometric|sequence|segment"
+#define NO_LORA     "lora_target is not available yet"
+#define NO_CRITIC   "there is no critic: only adv_estimator gae reads it"
+#define NO_JUDGE    "only a judge of the run's own has a model: judge_model_type: inference"
+#define MAX_64      "9223372036854775807"
+#define MAX_RUNNING "1..65536" /* sequences of one engine */
+#define DEFINED     "a definition: what refers to it counts"
+#define PACKED      "sequences are always packed, without padding"
 
 const cri_key cri_keys[] = {
     /* ---- every pipeline ---- */
     T("run", "exp_name", "croll", "run.html"),
-    I("run", "seed", "42", "0.." MOST_64, "rollouts, prompts, trainer"),
+    I("run", "seed", "42", "0.." MAX_64, "rollouts, prompts, trainer"),
     T("run", "output_dir", "./output", "launcher"),
     C("run", "device", NULL, "cpu|cuda", "every rank"), /* croll's own */
     I("run", "num_gpus_per_node", NULL, "1", "placement: with --hosts on GPUs"),
@@ -151,7 +151,7 @@ const cri_key cri_keys[] = {
     NONE("rlvr", "is_num_return_sequences_expand",
          "the samples of a group are requests of their own that share their prompt's cache"),
     NONE("rlvr", "generate_opt_level", "the engine always schedules sample by sample"),
-    I("rlvr", "max_running_requests", "128", MOST_RUNNING, "engine"),
+    I("rlvr", "max_running_requests", "128", MAX_RUNNING, "engine"),
     C("rlvr", "logprobs_mode", "sampled", "sampled|raw", "engine, trainer"), /* croll's own */
     I("rlvr", "max_failed_reward_steps", "3", "0", "rollouts"),              /* croll's own */
     LATER("rlvr", "is_use_additional_prompts", CRI_BOOL, "false", NULL),
@@ -204,7 +204,7 @@ const cri_key cri_keys[] = {
     R("rlvr", "difficulty_low_threshold", "0.0", NULL, "advantages"),
     R("rlvr", "difficulty_high_threshold", "1.0", NULL, "advantages"),
     B("rlvr", "error_max_len_clip", "false", "advantages"),
-    I("rlvr", "error_max_len_threshold", "9999999999", "0.." MOST_64, "advantages"),
+    I("rlvr", "error_max_len_threshold", "9999999999", "0.." MAX_64, "advantages"),
     B("rlvr", "difficulty_loss_weight", "false", "loss"),
     B("rlvr", "length_loss_weight", "false", "loss"),
     K("rlvr", "actor_train", "worker"),
@@ -254,7 +254,7 @@ const cri_key cri_keys[] = {
     C("router", "router_name", "PromptAffinityRouter",
       "PromptAffinityRouter|!EnvAffinityRouter|!SglangRouter", "the check"),
     LATER("router", "router_config", CRI_MAP, "{}", NULL),
-    I("router", "max_running_requests", NULL, MOST_RUNNING, "engine"),
+    I("router", "max_running_requests", NULL, MAX_RUNNING, "engine"),
 
     /* ---- sft ---- */
     T("sft", "system_key", NULL, "prompts"),

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_NAME = 60 }; /* of a block: it is a part of names of streams and metrics */
+enum { MAX_NAME = 60 }; /* of a block: it is a part of names of streams and metrics */
 
 /* ---- terms ---- */
 
@@ -250,10 +250,10 @@ void cri_check_shared(cr_config *c, cr_node *root, cr_diagnostics *d)
     for (size_t i = 0; i < c->num_rewards; i++) {
         const cr_reward_config *r = &c->rewards[i];
         const cr_node *node = rewards->items[i].value;
-        if (strlen(r->domain) > MOST_NAME)
+        if (strlen(r->domain) > MAX_NAME)
             cr_diagnose(d, CR_ERROR, rewards->items[i].place,
                         "rewards: the name %.20s.. of a block has more than %d bytes", r->domain,
-                        MOST_NAME);
+                        MAX_NAME);
         for (size_t k = 0; k < r->num_tags; k++) {
             size_t num = cr_config_rewards_of(c, r->tags[k], blocks);
             if (num < 2) continue;

@@ -296,17 +296,17 @@ static void check_ids(const cr_config *c, cr_diagnostics *d)
 {
     const struct {
         const char *key;
-        int64_t value, most;
+        int64_t value, max;
     } limits[] = {
         {"max_steps", c->max_steps, (1 << 23) - 1}, /* validation of the last step: the next */
         {"rollout_batch_size", c->rollout_batch_size, 1 << 24},
         {"num_return_sequences_in_group", c->group_size, 1 << 16}};
 
     for (size_t i = 0; i < CR_COUNT(limits); i++)
-        if (limits[i].value > limits[i].most)
+        if (limits[i].value > limits[i].max)
             cr_diagnose(d, CR_ERROR, cri_place_of(c, limits[i].key),
                         "%s is %lld, but the ids of samples have room for %lld", limits[i].key,
-                        (long long)limits[i].value, (long long)limits[i].most);
+                        (long long)limits[i].value, (long long)limits[i].max);
 }
 
 /* Rewards that are compared within a group teach nothing if its samples are one or all the same. */

@@ -163,7 +163,7 @@ void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
                   samples = is_sft ? mini : c->rollout_batch_size * c->group_size;
     const struct {
         const char *key, *what, *factors;
-        int64_t a, b, most;
+        int64_t a, b, max;
     } limits[] = {{"rollout_batch_size", "samples of a step",
                    "rollout_batch_size x num_return_sequences_in_group", c->rollout_batch_size,
                    is_sft ? 0 : c->group_size, INT32_MAX},
@@ -178,11 +178,11 @@ void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
                    c->max_running_requests, is_sft ? 0 : (longest + BLOCK - 1) / BLOCK, INT32_MAX}};
 
     for (size_t i = 0; i < CR_COUNT(limits); i++)
-        if (limits[i].b > 0 && limits[i].a > limits[i].most / limits[i].b)
+        if (limits[i].b > 0 && limits[i].a > limits[i].max / limits[i].b)
             cr_diagnose(d, CR_ERROR, cri_place_of(c, limits[i].key),
                         "%lld x %lld %s (%s) are more than the %lld that are possible",
                         (long long)limits[i].a, (long long)limits[i].b, limits[i].what,
-                        limits[i].factors, (long long)limits[i].most);
+                        limits[i].factors, (long long)limits[i].max);
 }
 
 void cri_check_positions(const cr_config *c, cr_diagnostics *d)

@@ -186,16 +186,15 @@ static void check_number(const cri_key *key, cr_node *n, cr_diagnostics *d)
 static void check_whole(const cri_key *key, cr_node *n, cr_diagnostics *d)
 {
     const char *dots = key->range ? strstr(key->range, "..") : NULL;
-    const int64_t most = dots ? strtoll(dots + 2, NULL, 10) : INT32_MAX;
+    const int64_t max = dots ? strtoll(dots + 2, NULL, 10) : INT32_MAX;
     char expected[64];
 
-    if (n->integer >= -most && n->integer <= most) return;
-    snprintf(expected, sizeof expected, "a whole number of at most %lld%s", (long long)most,
+    if (n->integer >= -max && n->integer <= max) return;
+    snprintf(expected, sizeof expected, "a whole number of at most %lld%s", (long long)max,
              dots ? "" : " (31 bits)");
-    if (n->integer > most || !key->range) /* else it was said */
+    if (n->integer > max || !key->range) /* else it was said */
         wrong(key, n, expected, d);
-    n->integer =
-        n->integer > 0 ? most : -most; /* what is derived from it is checked all the same */
+    n->integer = n->integer > 0 ? max : -max; /* what is derived from it is checked all the same */
 }
 
 /* Case matters in a word, but hardly to who has typed it. */

@@ -6,8 +6,8 @@
 
 typedef enum cri_type {
     CRI_BOOL,
-    CRI_INT,  /* range: least value as text, LEAST..MOST, or NULL; without MOST at most 31 bits */
-    CRI_REAL, /* range: likewise; without MOST at most 1e30, which a float holds */
+    CRI_INT,      /* range: minimum as text, MIN..MAX, or NULL; without MAX at most 31 bits */
+    CRI_REAL,     /* range: likewise; without MAX at most 1e30, which a float holds */
     CRI_OPTIONAL, /* a real, or null, which is not the default */
     CRI_TEXT,
     CRI_CHOICE, /* range: words separated by |; !word: known, not available yet; "exec PROGRAM": any

@@ -466,12 +466,12 @@ out:
 cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
 {
     cr_prompt_maker *m = ctx;
-    int64_t most = m->config->sequence_length;
+    int64_t max = m->config->sequence_length;
 
     CR_TRY(cr_columns_make(&m->from->data, row, err));
     CR_TRY(m->from->data.messages ? encode_turns(m, row, err) : encode_columns(m, row, err));
-    if ((int64_t)row->num_ids > most) {
-        row->num_ids = (size_t)most;
+    if ((int64_t)row->num_ids > max) {
+        row->num_ids = (size_t)max;
         m->num_cut++;
     }
     if (row->num_prompt > row->num_ids) row->num_prompt = row->num_ids;

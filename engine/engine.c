@@ -27,7 +27,7 @@ void cri_seq_take_out(cri_seq_list *l, cri_seq *s)
 
 static void reserve_steps(cr_engine *e)
 {
-    int64_t rows = cri_most_rows(e);
+    int64_t rows = cri_max_rows(e);
 
     e->table = CR_NEW_ARRAY(int32_t, (e->limits.max_running + 1) * e->max_blocks);
     e->free_slot = CR_NEW_ARRAY(int, e->limits.max_running);

@@ -101,7 +101,7 @@ CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
 /* What packed weights take on a device. */
 int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype);
 /* Recordings of steps that an engine keeps at most, on a device that has any. */
-int64_t cr_engine_most_recorded(const cr_model *model, bool is_eager);
+int64_t cr_engine_max_captured(const cr_model *model, bool is_eager);
 /* What gpu_memory_utilization (share) of a memory leaves for the cache beside the weights; negative: less than they
  * need. */
 int64_t cr_engine_cache_budget(double share, int64_t memory_bytes, int64_t weight_bytes);

@@ -84,7 +84,7 @@ typedef struct cri_recorded {
     cr_recording *recording;
     uint64_t last_used; /* number of the step */
 } cri_recorded;
-enum { CRI_MOST_RECORDED = 32, CRI_ROW_STEP = 8 /* fewer rows than that are added to a step */ };
+enum { CRI_MAX_CAPTURED = 32, CRI_ROW_STEP = 8 /* fewer rows than that are added to a step */ };
 
 /* What a lane does of a step. */
 typedef struct cri_part {
@@ -116,13 +116,13 @@ struct cr_engine {
     int *free_slot;
     int num_free_slots;
     /* one step */
-    int32_t *ids, *row_slot, *row_pos, *pick; /* [cri_most_rows] */
+    int32_t *ids, *row_slot, *row_pos, *pick; /* [cri_max_rows] */
     cri_seq **picked;
     cr_draw_row *draw_rows; /* as many */
     cr_drawn *drawn;
     cr_mem *logits; /* [logits_rows, vocab] float32, grown */
     int64_t logits_rows;
-    cri_recorded recorded[CRI_MOST_RECORDED];
+    cri_recorded recorded[CRI_MAX_CAPTURED];
     cr_recorded_pass recorded_pass; /* of all of them */
     uint64_t num_recorded_steps;
     /* packed weights */
@@ -149,7 +149,7 @@ static inline int64_t cri_blocks_of(int64_t num)
 }
 
 /* Of one step. */
-static inline int64_t cri_most_rows(const cr_engine *e)
+static inline int64_t cri_max_rows(const cr_engine *e)
 {
     return e->limits.max_rows + e->limits.max_running + CRI_ROW_STEP;
 }

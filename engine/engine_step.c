@@ -111,13 +111,13 @@ static void ids_of_block(const cri_seq *s, int64_t block, int32_t ids[CR_KV_BLOC
 static void begin_to_fill(cr_engine *e, cri_seq *s)
 {
     cri_group *g = s->group;
-    int64_t most = (fill_to(s) - 1) / CR_KV_BLOCK;
+    int64_t max = (fill_to(s) - 1) / CR_KV_BLOCK;
     int32_t ids[CR_KV_BLOCK], block;
 
     s->state = CRI_FILLING;
     g->donor = s;
     s->chain = cri_prefix_root(g->how.cache_salt);
-    while (e->prefixes && s->num_blocks < most) {
+    while (e->prefixes && s->num_blocks < max) {
         ids_of_block(s, s->num_blocks, ids);
         block = cri_prefix_find(e->prefixes, &s->chain, ids);
         if (block < 0) break;
@@ -217,12 +217,12 @@ static void reserve_next(cr_engine *e)
 
 /* Rows for the next positions of s, up to num_rows of the step; the last one's logits are wanted if
  * it completes s. Stops early when blocks run out. */
-static void add_rows(cr_engine *e, cri_seq *s, int64_t to, int64_t most, int64_t *num_rows,
+static void add_rows(cr_engine *e, cri_seq *s, int64_t to, int64_t max, int64_t *num_rows,
                      int64_t *num_picks)
 {
     int64_t row = *num_rows;
 
-    for (; s->num_cached < to && row < most; row++) {
+    for (; s->num_cached < to && row < max; row++) {
         int64_t pos = s->num_cached;
         if (pos == s->num_blocks * CR_KV_BLOCK && !take_block(e, s)) break;
         e->ids[row] = token_at(s, pos);
@@ -242,17 +242,17 @@ static cr_status plan_rows(cr_engine *e, int64_t *num_rows, int64_t *num_picks, 
 {
     admit(e);
     for (;;) {
-        int64_t most = e->limits.max_rows + e->limits.max_running, decoding;
+        int64_t max = e->limits.max_rows + e->limits.max_running, decoding;
         *num_rows = *num_picks = 0;
         CR_TRY(place_followers(e, err));
         reserve_next(e);
         for (cri_seq *s = e->running.first; s; s = s->next)
             if (s->state == CRI_RUNNING)
-                add_rows(e, s, s->num_cached + 1, most, num_rows, num_picks);
+                add_rows(e, s, s->num_cached + 1, max, num_rows, num_picks);
         decoding = *num_rows;
-        most = decoding + e->limits.max_rows;
-        for (cri_seq *s = e->running.first; s && *num_rows < most; s = s->next)
-            if (s->state == CRI_FILLING) add_rows(e, s, fill_to(s), most, num_rows, num_picks);
+        max = decoding + e->limits.max_rows;
+        for (cri_seq *s = e->running.first; s && *num_rows < max; s = s->next)
+            if (s->state == CRI_FILLING) add_rows(e, s, fill_to(s), max, num_rows, num_picks);
         e->stats.num_prompt_rows += *num_rows - decoding;
         if (*num_rows > 0 || !e->running.first) return CR_OK;
         CR_CHECK(e->running.num > 1, "no block for the only sample");
@@ -453,7 +453,7 @@ static cr_status grow_logits(cr_engine *e, int64_t rows, cr_err *err)
 {
     if (rows <= e->logits_rows) return CR_OK;
     cri_drop_logits(e);
-    rows = cri_min(rows + rows / 2, cri_most_rows(e));
+    rows = cri_min(rows + rows / 2, cri_max_rows(e));
     CR_TRY(cr_device_alloc(e->dev, cri_logits_bytes(e, rows), &e->logits, err));
     e->logits_rows = rows;
     return CR_OK;
@@ -572,11 +572,11 @@ static int whole_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
  * uneven or small, or each would have to read weights that do not stay in its caches. */
 static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
 {
-    enum { LEAST_ROWS = 8, MOST_BYTES = 8 << 20 };
-    int num = (int)cri_min(cr_lanes_num(e->lanes), num_rows / LEAST_ROWS);
-    int64_t row = 0, pick = 0, most = 0;
+    enum { MIN_ROWS = 8, MAX_BYTES = 8 << 20 };
+    int num = (int)cri_min(cr_lanes_num(e->lanes), num_rows / MIN_ROWS);
+    int64_t row = 0, pick = 0, max = 0;
 
-    if (e->packed_bytes > MOST_BYTES) num = 1;
+    if (e->packed_bytes > MAX_BYTES) num = 1;
     for (int i = 0; i < num; i++) {
         cri_part *p = &e->parts[i];
         p->row0 = row;
@@ -589,9 +589,9 @@ static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
             pick++;
         p->row1 = row;
         p->pick1 = pick;
-        if (row - p->row0 > most) most = row - p->row0;
+        if (row - p->row0 > max) max = row - p->row0;
     }
-    if (num > 1 && most * num <= num_rows + num_rows / 2) return num;
+    if (num > 1 && max * num <= num_rows + num_rows / 2) return num;
     return whole_step(e, num_rows, num_picks);
 }
 

@@ -75,7 +75,7 @@ static cri_recorded *find(cr_engine *e, int64_t num_rows, int64_t max_blocks, ui
 {
     cri_recorded *found = &e->recorded[0];
 
-    for (int i = 0; i < CRI_MOST_RECORDED; i++) {
+    for (int i = 0; i < CRI_MAX_CAPTURED; i++) {
         cri_recorded *r = &e->recorded[i];
         if (r->num_rows == num_rows && r->max_blocks == max_blocks && r->draw == draw) return r;
         if (r->last_used < found->last_used) found = r;
@@ -85,32 +85,32 @@ static cri_recorded *find(cr_engine *e, int64_t num_rows, int64_t max_blocks, ui
     return found;
 }
 
-int64_t cr_engine_most_recorded(const cr_model *model, bool is_eager)
+int64_t cr_engine_max_captured(const cr_model *model, bool is_eager)
 {
-    return is_eager || model->config.num_experts > 0 ? 0 : CRI_MOST_RECORDED;
+    return is_eager || model->config.num_experts > 0 ? 0 : CRI_MAX_CAPTURED;
 }
 
 cr_status cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks, cri_recorded **out,
                             cr_err *err)
 {
-    int64_t num_all = round_rows(num_rows), most_blocks = 1;
+    int64_t num_all = round_rows(num_rows), all_blocks = 1;
     uint64_t draw = 0;
 
     *out = NULL;
-    if (!cr_device_records(e->dev) || cr_engine_most_recorded(e->model, e->limits.is_eager) == 0 ||
+    if (!cr_device_records(e->dev) || cr_engine_max_captured(e->model, e->limits.is_eager) == 0 ||
         num_picks < num_rows || !add_rows(e, num_rows, num_all))
         return CR_OK;
     CR_TRY(put_draws(e, num_rows, num_all, &draw, err));
     for (int64_t i = 0; i < num_rows; i++)
-        most_blocks = cr_max64(most_blocks, cri_blocks_of(e->row_pos[i] + 1));
-    *out = find(e, num_all, round_blocks(e, most_blocks), draw);
+        all_blocks = cr_max64(all_blocks, cri_blocks_of(e->row_pos[i] + 1));
+    *out = find(e, num_all, round_blocks(e, all_blocks), draw);
     (*out)->last_used = ++e->num_recorded_steps;
     return CR_OK;
 }
 
 void cri_recorded_drop(cr_engine *e)
 {
-    for (int i = 0; i < CRI_MOST_RECORDED; i++) {
+    for (int i = 0; i < CRI_MAX_CAPTURED; i++) {
         cr_recording_destroy(e->dev, e->recorded[i].recording);
         e->recorded[i] = (cri_recorded){0};
     }

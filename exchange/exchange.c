@@ -240,7 +240,7 @@ static void take_entries(const redisReply *items, const char *stream, cr_entries
 
 /* XREADGROUP; from is ">" (new ones) or "0" (pending of this consumer). */
 static cr_status read_group(cr_exchange *x, const char *const *streams, size_t num_streams,
-                            const char *group, const char *consumer, size_t most, double block_s,
+                            const char *group, const char *consumer, size_t max, double block_s,
                             const char *from, cr_entries *out, cr_err *err)
 {
     char *keys[8];
@@ -253,7 +253,7 @@ static cr_status read_group(cr_exchange *x, const char *const *streams, size_t n
     cri_text(&q, group);
     cri_text(&q, consumer);
     cri_text(&q, "COUNT");
-    cri_int(&q, (long long)most);
+    cri_int(&q, (long long)max);
     if (block_s > 0) {
         cri_text(&q, "BLOCK");
         cri_int(&q, block_s < 0.001 ? 1 : (long long)(block_s * 1000));
@@ -276,7 +276,7 @@ static cr_status read_group(cr_exchange *x, const char *const *streams, size_t n
 
 /* What others left for claim_s, of all streams; looked for a few times in that time, no more. */
 static cr_status claim(cr_exchange *x, const char *const *streams, size_t num_streams,
-                       const char *group, const char *consumer, size_t most, double claim_s,
+                       const char *group, const char *consumer, size_t max, double claim_s,
                        cr_entries *out, cr_err *err)
 {
     redisReply *replies[8];
@@ -293,7 +293,7 @@ static cr_status claim(cr_exchange *x, const char *const *streams, size_t num_st
         cri_int(&q, (long long)(claim_s * 1000));
         cri_text(&q, "0");
         cri_text(&q, "COUNT");
-        cri_int(&q, (long long)most);
+        cri_int(&q, (long long)max);
         cr_free(key);
     }
     cr_note(cri_call(x, &q, 0, NULL, replies, err));
@@ -307,7 +307,7 @@ static cr_status claim(cr_exchange *x, const char *const *streams, size_t num_st
 }
 
 cr_status cr_stream_take(cr_exchange *x, const char *const *streams, size_t num_streams,
-                         const char *group, const char *consumer, size_t most, double block_s,
+                         const char *group, const char *consumer, size_t max, double block_s,
                          double claim_s, cr_entries *out, cr_err *err)
 {
     double until = cr_now_s() + block_s;
@@ -318,18 +318,18 @@ cr_status cr_stream_take(cr_exchange *x, const char *const *streams, size_t num_
         if (x->should_read_pending) {
             x->should_read_pending =
                 false; /* before the call: a reconnect inside it sets it again */
-            CR_TRY(read_group(x, streams, num_streams, group, consumer, most, 0, "0", out, err));
+            CR_TRY(read_group(x, streams, num_streams, group, consumer, max, 0, "0", out, err));
             if (out->num) {
-                x->should_read_pending = out->num >= most;
+                x->should_read_pending = out->num >= max;
                 return CR_OK;
             }
         }
         /* no longer than claim_s at a stretch, so that what a dead worker left is seen */
         if (left > claim_s) left = claim_s;
-        CR_TRY(read_group(x, streams, num_streams, group, consumer, most, left > 0 ? left : 0, ">",
+        CR_TRY(read_group(x, streams, num_streams, group, consumer, max, left > 0 ? left : 0, ">",
                           out, err));
         if (out->num == 0 && block_s > 0)
-            CR_TRY(claim(x, streams, num_streams, group, consumer, most, claim_s, out, err));
+            CR_TRY(claim(x, streams, num_streams, group, consumer, max, claim_s, out, err));
     } while (out->num == 0 && cr_now_s() < until);
     return CR_OK;
 }

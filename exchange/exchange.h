@@ -77,7 +77,7 @@ CR_MUST cr_status cr_stream_put(cr_exchange *x, const char *stream, const char *
  * never finished (once after each connect), then what others left for claim_s, then new ones,
  * waiting at most block_s (0: do not wait). None is CR_OK with num 0. */
 CR_MUST cr_status cr_stream_take(cr_exchange *x, const char *const *streams, size_t num_streams,
-                                 const char *group, const char *consumer, size_t most,
+                                 const char *group, const char *consumer, size_t max,
                                  double block_s, double claim_s, cr_entries *out, cr_err *err);
 /* One atomic step: append messages to their streams, those whose ids were not appended there before, and finish `entry`
  * (acknowledge and delete; NULL: none) in the stream it came from. *num_new (or NULL): messages that were appended. */

@@ -29,12 +29,12 @@ struct cri_link {
 /* ---- the address ---- */
 
 /* The whole text as a number from least to most. */
-static bool parse_int(const char *text, long least, long most, int *out)
+static bool parse_int(const char *text, long min, long max, int *out)
 {
     char *end;
     long value = strtol(text, &end, 10);
 
-    if (!isdigit((unsigned char)text[0]) || *end || value < least || value > most) return false;
+    if (!isdigit((unsigned char)text[0]) || *end || value < min || value > max) return false;
     *out = (int)value;
     return true;
 }

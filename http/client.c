@@ -15,7 +15,7 @@
 
 #define FIRST_PAUSE_S 0.1
 #define LAST_PAUSE_S  5.0
-enum { HEADER_BYTES = 32 << 10, STATUS_LINE = 1024, KEY_BYTES = 4096, LEAST_HIDDEN = 6 };
+enum { HEADER_BYTES = 32 << 10, STATUS_LINE = 1024, KEY_BYTES = 4096, MIN_HIDDEN = 6 };
 
 struct cr_http_client {
     char *url; /* for messages */
@@ -273,7 +273,7 @@ static void hide_key(const char *key, cr_buf *text)
 {
     size_t num = key ? strlen(key) : 0;
 
-    for (char *at = text->data; num >= LEAST_HIDDEN && at;) {
+    for (char *at = text->data; num >= MIN_HIDDEN && at;) {
         at = memmem(at, text->num_bytes - (size_t)(at - text->data), key, num);
         if (at) memset(at, '*', num);
     }

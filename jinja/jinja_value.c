@@ -527,15 +527,15 @@ cr_status cri_jinja_get_item(cri_run *run, const cri_value *v, const cri_value *
     return cri_jinja_get_attr(run, v, out->s, out);
 }
 
-static cr_status slice_bound(cri_run *run, const cri_value *v, int64_t n, int64_t least,
-                             int64_t most, int64_t by_default, int64_t *out)
+static cr_status slice_bound(cri_run *run, const cri_value *v, int64_t n, int64_t min, int64_t max,
+                             int64_t by_default, int64_t *out)
 {
     *out = by_default;
     if (v->kind == JV_ABSENT || v->kind == JV_NONE) return CR_OK;
     CR_TRY(cri_jinja_need_int(run, v, "a bound of a slice", out));
-    if (*out < 0) *out = *out < -n ? least : *out + n;
-    if (*out < least) *out = least;
-    if (*out > most) *out = most;
+    if (*out < 0) *out = *out < -n ? min : *out + n;
+    if (*out < min) *out = min;
+    if (*out > max) *out = max;
     return CR_OK;
 }
 

@@ -5,9 +5,9 @@
 #include "kernels/attention.h"
 
 /* The logit of an id that cannot be drawn: finite, so that sums over rows and tiles stay numbers, and e^z is 0 at any
- * temperature; divided by a temperature it is below CRI_MOST_BANNED. */
-#define CRI_BANNED      (-1e30f)
-#define CRI_MOST_BANNED (-1e20f)
+ * temperature; divided by a temperature it is below CRI_MAX_BANNED. */
+#define CRI_BANNED     (-1e30f)
+#define CRI_MAX_BANNED (-1e20f)
 
 static inline bool cri_draw_has_edit(const cr_draw_row *row)
 {

@@ -9,7 +9,7 @@
 typedef struct work {
     int64_t num;                                /* rows or elements; 0: there is nothing to do */
     double flops, attention_flops, moved_bytes; /* as in cr_device_stats */
-    int64_t most_elems;
+    int64_t max_elems;
 } work;
 
 /* bytes_an_elem: read and written, in all arrays together. */
@@ -18,7 +18,7 @@ static work elems(size_t num, double flops_an_elem, size_t bytes_an_elem)
     return (work){.num = (int64_t)num,
                   .flops = flops_an_elem * (double)num,
                   .moved_bytes = (double)num * (double)bytes_an_elem,
-                  .most_elems = (int64_t)num};
+                  .max_elems = (int64_t)num};
 }
 
 static work cells(int64_t num_rows, int64_t num_cols, double flops_a_cell, size_t bytes_a_cell)
@@ -111,7 +111,7 @@ static work product(int64_t num_rows, const cr_weight *w, int times)
     return (work){
         .num = num_rows,
         .flops = 2.0 * times * (double)num_rows * (double)w->num_rows * (double)w->num_cols,
-        .most_elems =
+        .max_elems =
             larger(num_rows * larger(w->num_rows, w->num_cols), w->num_rows * w->num_cols)};
 }
 
@@ -139,7 +139,7 @@ static cr_status check_linears(const cr_linears_args *a, work *w, cr_err *err)
             return cr_fail(err, CR_EARG,
                            "linears: weights of several dtypes or numbers of columns");
         w->flops += one.flops;
-        w->most_elems = larger(w->most_elems, one.most_elems);
+        w->max_elems = larger(w->max_elems, one.max_elems);
     }
     return CR_OK;
 }
@@ -203,7 +203,7 @@ static cr_status check_swiglu_grad(const cr_swiglu_grad_args *a, work *w, cr_err
 static cr_status check_embedding(const cr_embedding_args *a, work *w, cr_err *err)
 {
     *w = cells(a->num_tokens, a->w->num_cols, 0, 2 * cr_dtype_bytes(a->w->dtype));
-    w->most_elems = larger(w->most_elems, a->w->num_rows * a->w->num_cols);
+    w->max_elems = larger(w->max_elems, a->w->num_rows * a->w->num_cols);
     return check_weight("embedding", a->w, err);
 }
 
@@ -249,7 +249,7 @@ static work attention(int64_t num, int64_t num_rows, const cr_seq_sizes *sizes, 
     double flops = 4 * sizes->num_pairs * (double)row_elems;
 
     return (work){
-        .num = num, .flops = flops, .attention_flops = flops, .most_elems = num_rows * row_elems};
+        .num = num, .flops = flops, .attention_flops = flops, .max_elems = num_rows * row_elems};
 }
 
 static cr_status check_attention(const cr_attention_args *a, work *w, cr_err *err)
@@ -503,7 +503,7 @@ static void count(cr_device *dev, const char *name, const work *w)
     s->flops += w->flops;
     s->attention_flops += w->attention_flops;
     s->moved_bytes += w->moved_bytes;
-    if (w->most_elems > s->most_elems) s->most_elems = w->most_elems, s->most_elems_in = name;
+    if (w->max_elems > s->max_elems) s->max_elems = w->max_elems, s->max_elems_in = name;
 }
 
 #define FORWARD(name, args, should_skip)                            \

@@ -13,9 +13,9 @@ enum {
     KV_HEADS = 8,
     HEAD_DIM = 128,
     ELEMS = 1 << 24, /* of AdamW */
-    LEAST_CALLS = 3
+    MIN_CALLS = 3
 };
-static const double least_s = 0.5, most_s = 20;
+static const double min_s = 0.5, max_s = 20;
 
 typedef struct lab {
     cr_device *dev;
@@ -112,14 +112,14 @@ static cr_status best_rate(const lab *l, work *call, size_t amount, double *out,
     double began = 0;
 
     *out = 0;
-    for (int i = 0; i <= LEAST_CALLS || cr_now_s() - began < least_s; i++) {
+    for (int i = 0; i <= MIN_CALLS || cr_now_s() - began < min_s; i++) {
         double before = count_of(l, amount), now = cr_now_s(), rate;
         CR_TRY(call(l, err));
         CR_TRY(cr_device_sync(l->dev, err));
         rate = (count_of(l, amount) - before) / (cr_now_s() - now);
         if (i > 0 && rate > *out) *out = rate; /* the first one makes scratch */
         if (i == 0) began = cr_now_s();
-        if (i > 0 && cr_now_s() - began > most_s) break;
+        if (i > 0 && cr_now_s() - began > max_s) break;
     }
     return CR_OK;
 }

@@ -454,12 +454,12 @@ void cr_stack_destroy(cr_stack *s)
     cr_free(s);
 }
 
-static cr_status add_block(cr_stack *s, size_t least, cr_err *err)
+static cr_status add_block(cr_stack *s, size_t min, cr_err *err)
 {
     size_t start = s->num_blocks
                        ? s->block[s->num_blocks - 1].start + s->block[s->num_blocks - 1].capacity
                        : 0;
-    size_t want = start / 2 > least ? start / 2 : least;
+    size_t want = start / 2 > min ? start / 2 : min;
     cr_mem *data;
 
     CR_CHECK(s->num_blocks < MAX_BLOCKS, "a stack of more than %d blocks", MAX_BLOCKS);

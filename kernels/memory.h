@@ -55,8 +55,8 @@ typedef struct cr_device_stats {
     int64_t num_replayed; /* recordings that were queued instead of a call */
     /* multiply-add = 2, attention in both; moved_bytes: of operations that are no products and no attention */
     double flops, attention_flops, moved_bytes;
-    int64_t most_elems; /* of one array of an operation, by its sizes: its largest index + 1 */
-    const char *most_elems_in; /* that operation; NULL: none */
+    int64_t max_elems; /* of one array of an operation, by its sizes: its largest index + 1 */
+    const char *max_elems_in; /* that operation; NULL: none */
 } cr_device_stats;
 cr_device_stats cr_device_get_stats(const cr_device *dev);
 

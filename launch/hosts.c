@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { DISCARD_PORT = 9, MOST_BYTES = 1 << 20 /* of a text that lists hosts */ };
+enum { DISCARD_PORT = 9, MAX_BYTES = 1 << 20 /* of a text that lists hosts */ };
 
 /* Its address, whether it is this host, and the address of this one that packets to it have. No packet is sent. */
 static cr_status find_way(cr_host *host, struct in_addr *from, cr_err *err)
@@ -86,12 +86,12 @@ static cr_status check_unused(cr_err *err)
 }
 
 /* All of a stream, or its first `most` bytes and a few more. */
-static void read_stream(FILE *in, size_t most, cr_buf *out)
+static void read_stream(FILE *in, size_t max, cr_buf *out)
 {
     char part[4096];
     size_t num;
 
-    while (out->num_bytes < most && (num = fread(part, 1, sizeof part, in)) > 0)
+    while (out->num_bytes < max && (num = fread(part, 1, sizeof part, in)) > 0)
         cr_buf_add(out, part, num);
 }
 
@@ -111,7 +111,7 @@ static cr_status read_allocation(cr_hosts *out, cr_err *err)
                        "as outside of a job)",
                        getenv("SLURM_JOB_ID"));
     answer = popen(command, "r");
-    if (answer) read_stream(answer, MOST_BYTES, &names);
+    if (answer) read_stream(answer, MAX_BYTES, &names);
     code = answer ? pclose(answer) : -1;
     if (code != 0)
         cr_fail(err, CR_ECONFIG, "Slurm job %.20s: `%s` ended with code %d", getenv("SLURM_JOB_ID"),
@@ -148,7 +148,7 @@ static cr_status read_file(const char *path, cr_hosts *out, cr_err *err)
 
     if (!in)
         return cr_fail(err, CR_ECONFIG, "--hostfile: cannot open %s: %s", path, strerror(errno));
-    read_stream(in, MOST_BYTES, &text);
+    read_stream(in, MAX_BYTES, &text);
     if (ferror(in) || !feof(in))
         cr_fail(err, CR_ECONFIG, "--hostfile: %s: %s", path,
                 ferror(in) ? strerror(errno) : "longer than 1 MiB: no list of hosts");

@@ -32,15 +32,15 @@ static bool skip(part *p, const char *text)
 }
 
 /* A number from 1 to most, or 0. */
-static int take_number(part *p, int most)
+static int take_number(part *p, int max)
 {
     size_t num = span(p, digits);
     int value = 0;
 
-    for (size_t i = 0; i < num && value <= most; i++)
+    for (size_t i = 0; i < num && value <= max; i++)
         value = 10 * value + (p->at[i] - '0');
     p->at += num;
-    return value <= most ? value : 0;
+    return value <= max ? value : 0;
 }
 
 /* False: there are too many, or it has too many ranks. */

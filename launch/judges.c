@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { MOST_EARLY = 5, EARLY_S = 60, END_S = 2 };
+enum { MAX_EARLY = 5, EARLY_S = 60, END_S = 2 };
 #define FIRST_PAUSE_S 0.5
 
 static cr_status start(cr_judges *j, cr_judge_process *p, cr_err *err)
@@ -73,7 +73,7 @@ static cr_status take_end(cr_judge_process *p, double well_s, const char *fate, 
     for (int i = 1; i < p->num_early; i++)
         pause_s *= 2;
     p->start_s = cr_now_s() + pause_s;
-    if (p->num_early >= MOST_EARLY || is_refused)
+    if (p->num_early >= MAX_EARLY || is_refused)
         cr_fail(err, CR_EPEER, "%s%s%s", end, *reason ? ": " : "", reason);
     else
         cr_log(CR_LOG_WARN, "run", "%s; it is started again in %g s%s%s", end, pause_s,

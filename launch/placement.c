@@ -87,7 +87,7 @@ static int next_device(const cr_layout *layout, int last)
     return next;
 }
 
-static cr_status place_devices(const cr_hosts *hosts, const cr_layout *layout, int64_t most_devices,
+static cr_status place_devices(const cr_hosts *hosts, const cr_layout *layout, int64_t max_devices,
                                int *host_of, cr_err *err)
 {
     int64_t num_devices = 0, num_ranks = 0; /* of the host that is filled */
@@ -96,14 +96,14 @@ static cr_status place_devices(const cr_hosts *hosts, const cr_layout *layout, i
     for (int d = next_device(layout, -1); d >= 0; d = next_device(layout, d)) {
         int num = place_device(layout, d, -1, NULL);
         while (host < hosts->num && (num_ranks + num > hosts->host[host].num_ranks ||
-                                     (most_devices && num_devices == most_devices)))
+                                     (max_devices && num_devices == max_devices)))
             host++, num_devices = num_ranks = 0;
         if (host == hosts->num)
             return cr_fail(err, CR_ECONFIG,
                            "no host has room for device %d of device_mapping (ranks: %d): in "
                            "order, each host takes devices with all their ranks, up to its number "
                            "of ranks%s (croll plan --hosts .. --device cuda)",
-                           d, num, most_devices ? " and to num_gpus_per_node" : "");
+                           d, num, max_devices ? " and to num_gpus_per_node" : "");
         num_devices++;
         num_ranks += place_device(layout, d, (int)host, host_of);
     }

@@ -281,7 +281,7 @@ static bool is_host(const char *a, const char *b)
 }
 
 /* A host but this one of which no rank has given a sign of life for that long, or NULL. */
-static const char *silent_host(const cr_run *run, double least_s, double *silent_s)
+static const char *silent_host(const cr_run *run, double min_s, double *silent_s)
 {
     for (int i = 0; run->word && i < run->layout.num_ranks; i++) {
         const char *host = run->lives[i].host;
@@ -290,7 +290,7 @@ static const char *silent_host(const cr_run *run, double least_s, double *silent
             if (is_host(run->lives[k].host, host) && run->lives[k].moved_s > moved_s)
                 moved_s = run->lives[k].moved_s;
         *silent_s = cr_now_s() - moved_s;
-        if (host[0] && !is_host(host, cr_host_name()) && *silent_s > least_s) return host;
+        if (host[0] && !is_host(host, cr_host_name()) && *silent_s > min_s) return host;
     }
     return NULL;
 }

@@ -261,16 +261,16 @@ cr_status cr_session_memory(const cr_session *s, cr_device_memory *out, cr_err *
     return CR_OK;
 }
 
-cr_status cr_session_cache_bytes(const cr_device_memory *memory, int64_t most, int64_t least,
+cr_status cr_session_cache_bytes(const cr_device_memory *memory, int64_t max, int64_t min,
                                  int64_t *out, cr_err *err)
 {
-    *out = memory->num_gpus && memory->free_bytes < most ? memory->free_bytes : most;
-    if (*out >= least || !memory->num_gpus) return CR_OK;
+    *out = memory->num_gpus && memory->free_bytes < max ? memory->free_bytes : max;
+    if (*out >= min || !memory->num_gpus) return CR_OK;
     return cr_fail(err, CR_ECONFIG,
                    "the GPU has %lld bytes left for this rank, of %lld: %lld for a cache hold no "
                    "block of %lld (nvidia-smi shows who has the others)",
                    (long long)memory->free_bytes, (long long)memory->all_bytes, (long long)*out,
-                   (long long)least);
+                   (long long)min);
 }
 
 /* The device, once this rank has its share of the cores of its host. */

@@ -86,8 +86,8 @@ int cr_session_num_here(const cr_session *session);
  * 0: of the host. */
 CR_MUST cr_status cr_session_memory(const cr_session *session, cr_device_memory *out, cr_err *err);
 /* Bytes for a cache that may take `most` of a memory, and of a GPU no more than is free. CR_ECONFIG: of a GPU less than `least`, one block. */
-CR_MUST cr_status cr_session_cache_bytes(const cr_device_memory *memory, int64_t most,
-                                         int64_t least, int64_t *out, cr_err *err);
+CR_MUST cr_status cr_session_cache_bytes(const cr_device_memory *memory, int64_t max, int64_t min,
+                                         int64_t *out, cr_err *err);
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. After a failure on several
  * ranks it ends the process: their groups cannot be closed. */
 int cr_session_leave(cr_session *session, const cr_command *command, int code, const cr_err *err);

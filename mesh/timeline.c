@@ -115,7 +115,7 @@ static const cr_flight_event *last_of_group(const cr_flight_log *log, uint32_t t
 /* Ranks of one group whose last call is not the group's last one. */
 static void find_stopped(cr_buf *out, const cr_timeline *t, const cr_flight_event *of)
 {
-    const cr_flight_event *most = NULL;
+    const cr_flight_event *max = NULL;
     const cr_flight_log *first = NULL;
     size_t num = 0;
 
@@ -123,19 +123,19 @@ static void find_stopped(cr_buf *out, const cr_timeline *t, const cr_flight_even
         const cr_flight_event *e = last_of_group(&t->log[i], of->group_tag);
         if (!e) continue;
         num++;
-        if (!most || e->sequence > most->sequence) most = e, first = &t->log[i];
+        if (!max || e->sequence > max->sequence) max = e, first = &t->log[i];
     }
-    for (size_t i = 0; i < t->num_logs && most; i++) {
+    for (size_t i = 0; i < t->num_logs && max; i++) {
         const cr_flight_event *e = last_of_group(&t->log[i], of->group_tag);
-        if (!e || e->sequence == most->sequence) continue;
+        if (!e || e->sequence == max->sequence) continue;
         say_rank(out, &t->log[i]);
         cr_buf_addf(out, " stopped at call %u of group %s, ", e->sequence, of->group);
         say_call(out, e);
         cr_buf_adds(out, e->end_s > 0 ? "; " : " (which it did not end); ");
         say_rank(out, first);
-        cr_buf_addf(out, " went on to call %u, ", most->sequence);
-        say_call(out, most);
-        if (most->end_s == 0) cr_buf_adds(out, ", and waited there");
+        cr_buf_addf(out, " went on to call %u, ", max->sequence);
+        say_call(out, max);
+        if (max->end_s == 0) cr_buf_adds(out, ", and waited there");
         cr_buf_adds(out, ".\n");
     }
     if (num < of->num_ranks)
@@ -232,12 +232,12 @@ static const cr_flight_log *best_of_host(const cr_timeline *t, size_t at)
 /* Seconds a second that a clock loses to the one it asked; 0: too short a time to tell, or that one was set. */
 static double drift_of(const cr_flight_log *log)
 {
-    static const double LEAST_S = 10, MOST = 1e-3; /* clocks of machines drift by 1e-4 at worst */
+    static const double MIN_S = 10, MAX_NUM = 1e-3; /* clocks of machines drift by 1e-4 at worst */
     const cr_flight_clock *c = log->asked;
     double between_s = c[1].at_s - c[0].at_s,
-           drift = between_s >= LEAST_S ? (c[1].ahead_s - c[0].ahead_s) / between_s : 0;
+           drift = between_s >= MIN_S ? (c[1].ahead_s - c[0].ahead_s) / between_s : 0;
 
-    return fabs(drift) < MOST ? drift : 0;
+    return fabs(drift) < MAX_NUM ? drift : 0;
 }
 
 static void add_drift(cr_flight_log *log, double drift, double from_s)

@@ -127,20 +127,20 @@ const json_t *cri_json_get(const json_t *o, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64_t least,
-                       int64_t most, int64_t *out, cr_err *err)
+cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64_t min, int64_t max,
+                       int64_t *out, cr_err *err)
 {
     const json_t *value = cri_json_get(o, key);
 
     *out = fallback;
-    if (!value && fallback >= least) return CR_OK;
+    if (!value && fallback >= min) return CR_OK;
     if (!value)
         return cr_fail(err, CR_EFORMAT, "key '%s' is missing (a whole number from %lld to %lld)",
-                       key, (long long)least, (long long)most);
-    if (!json_is_integer(value) || json_integer_value(value) < least ||
-        json_integer_value(value) > most)
+                       key, (long long)min, (long long)max);
+    if (!json_is_integer(value) || json_integer_value(value) < min ||
+        json_integer_value(value) > max)
         return cr_fail(err, CR_EFORMAT, "'%s' must be a whole number from %lld to %lld", key,
-                       (long long)least, (long long)most);
+                       (long long)min, (long long)max);
     *out = json_integer_value(value);
     return CR_OK;
 }
@@ -156,17 +156,17 @@ cr_status cri_json_bool(const json_t *o, const char *key, bool fallback, bool *o
     return CR_OK;
 }
 
-cr_status cri_json_real(const json_t *o, const char *key, double fallback, double least,
-                        double most, double *out, cr_err *err)
+cr_status cri_json_real(const json_t *o, const char *key, double fallback, double min, double max,
+                        double *out, cr_err *err)
 {
     const json_t *value = cri_json_get(o, key);
 
     *out = fallback;
     if (!value && !isnan(fallback)) return CR_OK;
     if (!value) return cr_fail(err, CR_EFORMAT, "key '%s' is missing (a number)", key);
-    if (!json_is_number(value) || !(json_number_value(value) >= least) ||
-        !(json_number_value(value) <= most))
-        return cr_fail(err, CR_EFORMAT, "'%s' must be a number from %g to %g", key, least, most);
+    if (!json_is_number(value) || !(json_number_value(value) >= min) ||
+        !(json_number_value(value) <= max))
+        return cr_fail(err, CR_EFORMAT, "'%s' must be a number from %g to %g", key, min, max);
     *out = json_number_value(value);
     return CR_OK;
 }

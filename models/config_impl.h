@@ -43,13 +43,13 @@ const json_t *cri_json_get(const json_t *o, const char *key); /* NULL: absent or
 /* Absent, null or the text `only`. */
 CR_MUST cr_status cri_json_only(const json_t *o, const char *key, const char *only, cr_err *err);
 /* Absent and null give `fallback`; fallback < least: the key is required. */
-CR_MUST cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64_t least,
-                               int64_t most, int64_t *out, cr_err *err);
+CR_MUST cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64_t min,
+                               int64_t max, int64_t *out, cr_err *err);
 CR_MUST cr_status cri_json_bool(const json_t *o, const char *key, bool fallback, bool *out,
                                 cr_err *err);
 /* NaN as fallback: the key is required. */
-CR_MUST cr_status cri_json_real(const json_t *o, const char *key, double fallback, double least,
-                                double most, double *out, cr_err *err);
+CR_MUST cr_status cri_json_real(const json_t *o, const char *key, double fallback, double min,
+                                double max, double *out, cr_err *err);
 
 /* rope.c: ropes and position_limit from rope_theta and rope_scaling (4.x) or
  * rope_parameters (5.x). usual_theta: of the family, 0: 10000. */

@@ -19,12 +19,12 @@ static size_t after(size_t at, const cr_param *param, cr_dtype dtype)
 
 static bool is_finite_in(cr_dtype dtype, const float *block, size_t num)
 {
-    const float most =
+    const float max =
         dtype == CR_F16 ? 65519.0f : FLT_MAX; /* what is above is rounded to infinity */
     bool is_finite = true;
 
     for (size_t i = 0; i < num; i++)
-        is_finite = is_finite && fabsf(block[i]) <= most;
+        is_finite = is_finite && fabsf(block[i]) <= max;
     return is_finite;
 }
 

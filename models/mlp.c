@@ -130,12 +130,12 @@ static bool is_tiled(const cr_pass *p)
 /* The next one: as many rows as the others, the last the rest. False: no more. */
 static bool next_tile(const cr_pass *p, tile *t)
 {
-    int64_t total = p->num_rows, most = (total + p->mlp_tiles - 1) / p->mlp_tiles,
+    int64_t total = p->num_rows, max = (total + p->mlp_tiles - 1) / p->mlp_tiles,
             first = t->first + t->pass.num_rows;
 
     if (first >= total) return false;
     *t = (tile){.pass = *p, .first = first};
-    t->pass.num_rows = total - first < most ? total - first : most;
+    t->pass.num_rows = total - first < max ? total - first : max;
     t->pass.hooks = NULL;
     return true;
 }

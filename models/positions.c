@@ -58,7 +58,7 @@ static cr_status place_run(walk *w, int64_t seq, int64_t first, int64_t end, int
                            int64_t *num, cr_err *err)
 {
     const int32_t *grid;
-    int64_t frames, h, width, most, there;
+    int64_t frames, h, width, max, there;
     float second = 0, rate = (float)w->c->tokens_per_second;
     bool is_framed;
 
@@ -78,13 +78,13 @@ static cr_status place_run(walk *w, int64_t seq, int64_t first, int64_t end, int
             (long long)seq, (long long)w->item, grid[0], grid[1], grid[2], (long long)*num,
             (long long)first, (long long)there);
     if (is_video(w)) second = w->v->second_per_grid ? w->v->second_per_grid[w->item] : 1;
-    most = (h > width ? h : width) - 1;
+    max = (h > width ? h : width) - 1;
     for (int64_t k = 0; k < *num; k++) {
         int64_t t = (int64_t)((float)(k / (h * width)) * second * rate);
         put(w, first + k, *next + t, *next + k / width % h, *next + k % width);
-        if (t > most) most = t;
+        if (t > max) max = t;
     }
-    *next += most + 1;
+    *next += max + 1;
     w->frames += frames;
     if (w->frames < grid[0]) return CR_OK;
     w->frames = 0;

@@ -529,13 +529,13 @@ cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *firs
     return cr_fail_add(err, "resume_from_checkpoint");
 }
 
-size_t cr_checkpoint_roles(const char *path, char *roles[CR_CHECKPOINT_MOST_ROLES])
+size_t cr_checkpoint_roles(const char *path, char *roles[CR_CHECKPOINT_MAX_ROLES])
 {
     DIR *dir = opendir(path);
     struct dirent *entry;
     size_t num = 0;
 
-    while (dir && num < CR_CHECKPOINT_MOST_ROLES && (entry = readdir(dir))) {
+    while (dir && num < CR_CHECKPOINT_MAX_ROLES && (entry = readdir(dir))) {
         char *config = cr_asprintf("%s/%s/config.json", path, entry->d_name);
         if (entry->d_name[0] != '.' && cr_file_exists(config))
             roles[num++] = cr_strdup(entry->d_name);

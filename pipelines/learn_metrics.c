@@ -35,21 +35,21 @@ static void put_summary(scope *s, const char *name)
 /* The same, and one more: "diff" (max - min) or "std" (of a sample; 0 for a single value). */
 static void put_summary_and(scope *s, const char *name, const char *more)
 {
-    double sum = 0, squares = 0, least = INFINITY, most = -INFINITY, mean;
+    double sum = 0, squares = 0, min = INFINITY, max = -INFINITY, mean;
     char whole[160];
 
     if (s->num == 0) return;
     for (size_t i = 0; i < s->num; i++) {
         sum += s->x[i];
-        least = fmin(least, s->x[i]);
-        most = fmax(most, s->x[i]);
+        min = fmin(min, s->x[i]);
+        max = fmax(max, s->x[i]);
     }
     mean = sum / (double)s->num;
     for (size_t i = 0; i < s->num; i++)
         squares += (s->x[i] - mean) * (s->x[i] - mean);
     snprintf(whole, sizeof whole, "%s/%s", name, more);
     put(s,
-        strcmp(more, "diff") == 0 ? most - least
+        strcmp(more, "diff") == 0 ? max - min
         : s->num > 1              ? sqrt(squares / (double)(s->num - 1))
                                   : 0,
         whole);
@@ -182,12 +182,12 @@ static void put_groups(scope *s)
 
     if (g < 2) return;
     for (size_t first = s->first; first < s->end; first += g) {
-        double least = INFINITY, most = 0;
+        double min = INFINITY, max = 0;
         for (size_t i = first; i < first + g; i++) {
-            least = fmin(least, (double)sample_of(s, i)->num_ids);
-            most = fmax(most, (double)sample_of(s, i)->num_ids);
+            min = fmin(min, (double)sample_of(s, i)->num_ids);
+            max = fmax(max, (double)sample_of(s, i)->num_ids);
         }
-        s->x[s->num++] = most - least;
+        s->x[s->num++] = max - min;
     }
     put_summary(s, "group/response_length_diff");
     for (size_t first = s->first; first < s->end; first += g) {

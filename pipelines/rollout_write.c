@@ -109,12 +109,12 @@ static cr_status add_kept(cr_buf *out, const cr_sample *s, bool has_words, cr_er
 
 static bool has_few_words(const cr_rollout *rollout)
 {
-    const size_t most = 4 << 20; /* about 25 MB */
+    const size_t max = 4 << 20; /* about 25 MB */
     size_t num = 0;
 
     for (size_t i = 0; i < rollout->num_samples; i++)
         num += rollout->samples[i].kept.num_ids;
-    return num <= most;
+    return num <= max;
 }
 
 /* is_first: of its group, whose row it has, so that the samples can be scored again. */

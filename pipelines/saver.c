@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double MOST_LAG_S = 30;
+static const double MAX_LAG_S = 30;
 static const char data_file[] = "state/data.json";
 
 static cr_status not_saved(const cr_saver *s, cr_err *err)
@@ -149,9 +149,9 @@ static cr_status add_up(const cr_record *replies, int num_ranks, const char *rol
 static cr_status commit(const cr_saver *s, const cr_role_call *call, cr_err *err)
 {
     const cr_config *c = s->run->config;
-    size_t num = 0, most = CR_NUM_ROLES * CR_WRITTEN_FILES + (size_t)call->num;
-    cr_written *written = CR_NEW_ARRAY(cr_written, most);
-    double lag_s = c->collective_timeout < MOST_LAG_S ? c->collective_timeout : MOST_LAG_S;
+    size_t num = 0, max = CR_NUM_ROLES * CR_WRITTEN_FILES + (size_t)call->num;
+    cr_written *written = CR_NEW_ARRAY(cr_written, max);
+    double lag_s = c->collective_timeout < MAX_LAG_S ? c->collective_timeout : MAX_LAG_S;
     const cr_record *replies = call->replies;
 
     for (int role = 0; role < CR_NUM_ROLES && err->status == CR_OK; role++) {
@@ -165,7 +165,7 @@ static cr_status commit(const cr_saver *s, const cr_role_call *call, cr_err *err
     if (err->status == CR_OK)
         cr_note(cr_checkpoint_finish(c->checkpoint_dir, s->folder, s->step, c->max_ckpt_to_keep,
                                      written, num, lag_s, err));
-    for (size_t i = 0; i < most; i++)
+    for (size_t i = 0; i < max; i++)
         cr_free(written[i].name);
     cr_free(written);
     return err->status;

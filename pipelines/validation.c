@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_K = 16 }; /* powers of two: k up to 2^16, as an index in a sample's id */
+enum { MAX_K = 16 }; /* powers of two: k up to 2^16, as an index in a sample's id */
 
 double cr_pass_at_k(size_t n, size_t c, size_t k)
 {
@@ -21,7 +21,7 @@ double cr_pass_at_k(size_t n, size_t c, size_t k)
 /* Of one block. */
 static double majority(const char *const *answer, const bool *is_right, size_t k)
 {
-    size_t most = 0;
+    size_t max = 0;
     double right = 0, num = 0;
 
     for (int pass = 0; pass < 2; pass++) /* find the most votes, then who has them */
@@ -29,8 +29,8 @@ static double majority(const char *const *answer, const bool *is_right, size_t k
             size_t votes = 0;
             for (size_t j = 0; answer[i] && j < k; j++)
                 votes += answer[j] && strcmp(answer[i], answer[j]) == 0;
-            if (pass == 0 && votes > most) most = votes;
-            if (pass == 0 || votes < most || !answer[i]) continue;
+            if (pass == 0 && votes > max) max = votes;
+            if (pass == 0 || votes < max || !answer[i]) continue;
             right += is_right[i];
             num++;
         }
@@ -53,7 +53,7 @@ typedef struct label {
     char name[64];
     bool is_domain;
     double num, right, score;
-    double groups[MOST_K + 1], pass[MOST_K + 1], maj[MOST_K + 1]; /* by log2 of k */
+    double groups[MAX_K + 1], pass[MAX_K + 1], maj[MAX_K + 1]; /* by log2 of k */
 } label;
 
 typedef struct labels {
@@ -88,7 +88,7 @@ static void add_group(label *l, const group *g)
     l->num += (double)g->n;
     l->right += g->right;
     l->score += g->score;
-    for (size_t e = 1; e <= MOST_K && (size_t)1 << e <= g->n; e++) {
+    for (size_t e = 1; e <= MAX_K && (size_t)1 << e <= g->n; e++) {
         l->groups[e]++;
         l->pass[e] += cr_pass_at_k(g->n, (size_t)g->right, (size_t)1 << e);
         l->maj[e] += cr_maj_at_k((const char *const *)g->answer, g->is_right, g->n, (size_t)1 << e);
@@ -134,7 +134,7 @@ static void set_metrics(const label *l, const char *head, cr_metrics *m)
         put(m, head, l->right / l->num, "val_correct/%s/mean", l->name);
         put(m, head, l->score / l->num, "val_score/%s/mean", l->name);
     }
-    for (int e = 1; e <= MOST_K && l->groups[e] > 0; e++) {
+    for (int e = 1; e <= MAX_K && l->groups[e] > 0; e++) {
         double pass = l->pass[e] / l->groups[e], maj = l->maj[e] / l->groups[e];
         if (l->is_domain) {
             put(m, head, pass, "%s/val_pass@%d", l->name, 1 << e);

@@ -141,18 +141,18 @@ static cause cause_of(const cr_sample *s)
 /* Of the reward that took longest. */
 static double seconds_of(const cr_sample *s)
 {
-    double most = 0;
+    double max = 0;
 
     for (size_t k = 0; k < s->num_rewards; k++)
-        if (s->rewards[k].seconds > most) most = s->rewards[k].seconds;
-    return most;
+        if (s->rewards[k].seconds > max) max = s->rewards[k].seconds;
+    return max;
 }
 
 static void domain_metrics(const cr_config *config, const cr_rollout *r, int domain, cr_metrics *m)
 {
     const char *name = config->rewards[domain].domain;
     size_t counts[NUM_CAUSES] = {0}, num = 0;
-    double sum = 0, most = 0;
+    double sum = 0, max = 0;
     uint64_t slowest = 0;
 
     for (size_t i = 0; i < r->num_samples; i++) {
@@ -162,13 +162,13 @@ static void domain_metrics(const cr_config *config, const cr_rollout *r, int dom
         num++;
         counts[cause_of(s)]++;
         sum += seconds;
-        if (seconds > most) most = seconds, slowest = s->id;
+        if (seconds > max) max = seconds, slowest = s->id;
     }
     for (int c = 0; num && c < NUM_CAUSES; c++)
         cr_metrics_set(m, (double)counts[c], "%s/verdict/%s", name, cause_names[c]);
-    if (most <= 0) return;
+    if (max <= 0) return;
     cr_metrics_set(m, sum / (double)num, "time/verdict/%s/mean", name);
-    cr_metrics_set(m, most, "time/verdict/%s/max", name);
+    cr_metrics_set(m, max, "time/verdict/%s/max", name);
     cr_metrics_set(m, cr_sample_id_in_step(slowest), "time/verdict/%s/slowest", name);
 }
 

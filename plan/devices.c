@@ -10,18 +10,18 @@ int64_t cr_plan_work_bytes(const cr_plan *p, const cr_plan_role *r)
     return p->is_gpu ? cr_gpu_peak(r) : cr_plan_peak(r);
 }
 
-int64_t cr_plan_least_bytes(const cr_plan *p, const cr_plan_role *r)
+int64_t cr_plan_min_bytes(const cr_plan *p, const cr_plan_role *r)
 {
     const bool is_engine = !r->is_train && r->num_units == 0;
-    int64_t most = 0;
+    int64_t max = 0;
 
     for (size_t i = 0; i < r->num_phases; i++) {
         const cr_plan_bytes *b = &r->phase[i].bytes;
         int64_t sum = b->masters + b->gradients + b->moments + b->values +
                       (is_engine ? b->kept - (p->is_gpu ? 0 : r->cache_bytes) : 0);
-        if (sum > most) most = sum;
+        if (sum > max) max = sum;
     }
-    return most;
+    return max;
 }
 
 /* While another role works (phases.h): masters and moments stay where the device's memory is the host's, else they go there. */
@@ -69,12 +69,12 @@ bool cr_plan_is_on(const cr_worker_config *w, int device)
 
 static int num_devices(const cr_plan *p)
 {
-    int most = 0;
+    int max = 0;
 
     for (size_t r = 0; r < p->num_roles; r++)
         for (int i = 0; i < p->worker[r]->num_devices; i++)
-            if (p->worker[r]->devices[i] >= most) most = p->worker[r]->devices[i] + 1;
-    return most;
+            if (p->worker[r]->devices[i] >= max) max = p->worker[r]->devices[i] + 1;
+    return max;
 }
 
 /* The host of each device, judges on the first. Owned by the caller. */
@@ -113,15 +113,15 @@ static int64_t work_bytes(const cr_plan *p, const cr_plan_role *r, const cr_work
     return cr_plan_work_bytes(p, r);
 }
 
-static int64_t least_bytes(const cr_plan *p, const cr_plan_role *r, const cr_worker_config *w)
+static int64_t min_bytes(const cr_plan *p, const cr_plan_role *r, const cr_worker_config *w)
 {
     (void)w;
-    return cr_plan_least_bytes(p, r);
+    return cr_plan_min_bytes(p, r);
 }
 
-static int64_t least_idle_bytes(const cr_plan *p, const cr_plan_role *r, const cr_worker_config *w)
+static int64_t min_idle_bytes(const cr_plan *p, const cr_plan_role *r, const cr_worker_config *w)
 {
-    return r->is_judge ? cr_plan_least_bytes(p, r) : states_bytes(p, r, w);
+    return r->is_judge ? cr_plan_min_bytes(p, r) : states_bytes(p, r, w);
 }
 
 static cr_plan_fullest_device fullest(const cr_plan *p, const cr_plan_role *train,
@@ -164,7 +164,7 @@ cr_plan_fullest_device cr_plan_fullest(const cr_plan *p, const cr_plan_role *tra
     return fullest(p, train, without, work_bytes, cr_plan_idle_bytes);
 }
 
-cr_plan_fullest_device cr_plan_fullest_least(const cr_plan *p)
+cr_plan_fullest_device cr_plan_fullest_min(const cr_plan *p)
 {
-    return fullest(p, &p->role[0], NULL, least_bytes, least_idle_bytes);
+    return fullest(p, &p->role[0], NULL, min_bytes, min_idle_bytes);
 }

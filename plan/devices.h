@@ -12,7 +12,7 @@ int64_t cr_plan_idle_bytes(const cr_plan *p, const cr_plan_role *role, const cr_
 
 /* What a role has for certain at work: not activations, which depend on the samples, and no estimate. A cache counts on a GPU alone: of
  * other memory the system gives what is written. */
-int64_t cr_plan_least_bytes(const cr_plan *p, const cr_plan_role *role);
+int64_t cr_plan_min_bytes(const cr_plan *p, const cr_plan_role *role);
 /* Of the host's memory: offloaded states, on a GPU also those of a role that shares its devices, while another one works (phases.h). */
 int64_t cr_plan_host_bytes(const cr_plan *p, size_t role);
 
@@ -26,8 +26,8 @@ typedef struct cr_plan_fullest_device {
 /* train: in place of p->role[0]. without: a worker that is left out, or NULL. */
 cr_plan_fullest_device cr_plan_fullest(const cr_plan *p, const cr_plan_role *train,
                                        const cr_worker_config *without);
-/* By cr_plan_least_bytes. */
-cr_plan_fullest_device cr_plan_fullest_least(const cr_plan *p);
+/* By cr_plan_min_bytes. */
+cr_plan_fullest_device cr_plan_fullest_min(const cr_plan *p);
 bool cr_plan_is_on(const cr_worker_config *w, int device);
 
 #endif

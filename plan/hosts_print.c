@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_LISTED = 16 };
+enum { MAX_LISTED = 16 };
 
 static const char *const pass_names[CR_PLAN_PASSES] = {"the first micro-batch", "a micro-batch",
                                                        "an update", "a forward for log-probs"};
@@ -50,7 +50,7 @@ static void text_hosts(const cr_plan *p, cr_buf *out)
     if (h->num_idle)
         cr_buf_addf(out, "; %d of them %s no rank: the roles' device_mapping does not reach them",
                     h->num_idle, h->num_idle == 1 ? "has" : "have");
-    cr_buf_addf(out, "\n%s", h->num <= MOST_LISTED ? h->table : "");
+    cr_buf_addf(out, "\n%s", h->num <= MAX_LISTED ? h->table : "");
     text_rate(&r->link, "B/s", "into a host", "--link 400GB/s, or hosts.json of a run", out);
     if (r->latency_s > 0)
         cr_buf_addf(out, "  %-26s %9.0f us\n", "a message between hosts", r->latency_s * 1e6);

@@ -38,9 +38,9 @@ typedef struct counts {
 /* ---- a batch of full samples ---- */
 
 /* num samples of full length, or, if most is not 0, as many as fit and a shorter one. */
-static void batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t most)
+static void batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t max)
 {
-    int64_t len = p->sample_tokens, tokens = most ? most : num * len;
+    int64_t len = p->sample_tokens, tokens = max ? max : num * len;
 
     cr_packed_clear(&b->packed);
     for (int64_t at = 0; at < tokens; at += len) {
@@ -167,13 +167,13 @@ int64_t cr_plan_sum(const cr_plan_bytes *b)
 
 int64_t cr_plan_peak(const cr_plan_role *role)
 {
-    int64_t most = 0;
+    int64_t max = 0;
 
     for (size_t i = 0; i < role->num_phases; i++) {
         int64_t n = cr_plan_sum(&role->phase[i].bytes);
-        if (n > most) most = n;
+        if (n > max) max = n;
     }
-    return most;
+    return max;
 }
 
 /* kept: what the device holds beside shards, measured before the first pass. */
@@ -201,7 +201,7 @@ static cr_plan_bytes bytes_of(const bench *b, const cr_worker_config *w, const c
 
 static void add_phase(cr_plan_role *out, const char *name, cr_plan_bytes bytes)
 {
-    CR_CHECK(out->num_phases < CR_PLAN_MOST_PHASES, "too many phases");
+    CR_CHECK(out->num_phases < CR_PLAN_MAX_PHASES, "too many phases");
     out->phase[out->num_phases++] = (struct cr_plan_phase){name, bytes};
 }
 
@@ -276,14 +276,14 @@ static void add_moment(bench *b, const cr_plan_moment *x)
 {
     cr_plan_role *r = b->role;
 
-    if (!r->moment) r->moment = CR_NEW_ARRAY(cr_plan_moment, CR_PLAN_MOST_MOMENTS);
+    if (!r->moment) r->moment = CR_NEW_ARRAY(cr_plan_moment, CR_PLAN_MAX_MOMENTS);
     if (b->num_in_last < b->stride) {
         merge(&r->moment[r->num_moments - 1], x);
         b->num_in_last++;
         return;
     }
-    if (r->num_moments == CR_PLAN_MOST_MOMENTS) {
-        for (size_t i = 0; i < CR_PLAN_MOST_MOMENTS / 2; i++) {
+    if (r->num_moments == CR_PLAN_MAX_MOMENTS) {
+        for (size_t i = 0; i < CR_PLAN_MAX_MOMENTS / 2; i++) {
             if (i) r->moment[i] = r->moment[2 * i];
             merge(&r->moment[i], &r->moment[2 * i + 1]);
         }
@@ -347,7 +347,7 @@ static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_pla
     add(out, b, &then, p->updates);
     s = cr_fsdp_get_stats(b->f);
     s.tape_peak_bytes = 0; /* its memory stays reserved; an update needs none */
-    out->most_units_alive = s.most_units_alive;
+    out->max_units_alive = s.max_units_alive;
     add_phase(out, "update", bytes_of(b, w, out, &s, kept));
     if (out->with_moments) {
         cr_plan_moment last = {.bytes = b->standing, .what = "update"};
@@ -376,7 +376,7 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
     add(out, b, &then, p->forwards);
     s = cr_fsdp_get_stats(b->f);
-    if (!out->is_train) out->most_units_alive = s.most_units_alive;
+    if (!out->is_train) out->max_units_alive = s.max_units_alive;
     add_phase(out, "log-probs", bytes_of(b, w, out, &s, kept));
 out:
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
@@ -406,9 +406,9 @@ static void see_largest(const bench *b, cr_plan_role *out)
 {
     cr_device_stats s = cr_device_get_stats(b->dev);
 
-    if (s.most_elems <= out->most_elems) return;
-    out->most_elems = s.most_elems;
-    out->most_elems_in = s.most_elems_in;
+    if (s.max_elems <= out->max_elems) return;
+    out->max_elems = s.max_elems;
+    out->max_elems_in = s.max_elems_in;
 }
 
 cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,

@@ -31,7 +31,7 @@ typedef struct cr_plan_bytes {
     int64_t tape, scratch;
 } cr_plan_bytes;
 
-enum { CR_PLAN_MOST_PHASES = 5, CR_PLAN_MOST_MOMENTS = 16384 };
+enum { CR_PLAN_MAX_PHASES = 5, CR_PLAN_MAX_MOMENTS = 16384 };
 
 /* Bytes in use at one point of a step. Neighbours are merged when there are too many: the fuller stays. */
 typedef struct cr_plan_moment {
@@ -73,22 +73,22 @@ typedef struct cr_plan_role {
     int64_t num_recorded;                        /* steps of an engine, at most */
     int64_t hidden_size;                         /* 0: no pass of it makes log-probs */
     size_t num_units;
-    int most_units_alive;
+    int max_units_alive;
     int64_t host_bytes;  /* offloaded states */
     int64_t cache_bytes; /* of an engine, a part of kept */
     struct cr_plan_phase {
         const char *name;
         cr_plan_bytes bytes; /* at its peak; masters to values are 0 when they are offloaded */
-    } phase[CR_PLAN_MOST_PHASES];
+    } phase[CR_PLAN_MAX_PHASES];
     size_t num_phases;
     cr_traffic step;                     /* of one step of the pipeline */
     cr_flight_count all_to_alls, smalls; /* likewise; smalls: all others */
     cr_traffic_count synced;             /* weights received by an engine in a step */
     double step_flops;                   /* of this rank */
     cr_plan_passes passes;
-    int64_t most_elems;        /* of one array of any operation: its largest index + 1 */
-    const char *most_elems_in; /* that operation */
-    cr_buf tree;               /* owned: the wrapped tree, with warnings */
+    int64_t max_elems;        /* of one array of any operation: its largest index + 1 */
+    const char *max_elems_in; /* that operation */
+    cr_buf tree;              /* owned: the wrapped tree, with warnings */
     cr_plan_moment *
         moment; /* owned; if they are asked for: two micro-batches and their update, or a forward */
     size_t num_moments;

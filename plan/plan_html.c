@@ -30,13 +30,13 @@ static void legend(cr_buf *out, const bool *is_used)
 
 /* ---- the mesh ---- */
 
-enum { CELL = 26, MOST_COLUMNS = 32, MOST_ROWS = 8 };
+enum { CELL = 26, MAX_COLUMNS = 32, MAX_ROWS = 8 };
 
 static void mesh(cr_buf *out, const cr_plan_role *r)
 {
     const cr_mesh_shape *m = &r->mesh;
-    int columns = m->num_fsdp < MOST_COLUMNS ? m->num_fsdp : MOST_COLUMNS,
-        rows = m->num_ddp < MOST_ROWS ? m->num_ddp : MOST_ROWS;
+    int columns = m->num_fsdp < MAX_COLUMNS ? m->num_fsdp : MAX_COLUMNS,
+        rows = m->num_ddp < MAX_ROWS ? m->num_ddp : MAX_ROWS;
     bool is_cut = columns < m->num_fsdp || rows < m->num_ddp;
 
     cr_buf_addf(out, "<svg width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">", columns * CELL + 130,
@@ -94,10 +94,10 @@ static double width_of(const cr_plan_role *r, size_t i)
 {
     double all = r->moment[r->num_moments - 1].flops,
            x = r->moment[i].flops - (i ? r->moment[i - 1].flops : 0),
-           least = all > 0 ? all / 10 / (double)r->num_moments : 1;
+           min = all > 0 ? all / 10 / (double)r->num_moments : 1;
 
-    if (r->moment[i].what[0] == 'u') least = all / 40;
-    return x > least ? x : least;
+    if (r->moment[i].what[0] == 'u') min = all / 40;
+    return x > min ? x : min;
 }
 
 static void pick_columns(saw *s)
@@ -146,14 +146,14 @@ static int64_t below(const saw *s, int column, int kinds)
 
 static void area(cr_buf *out, const saw *s, int kind)
 {
-    int64_t last = -1, most = 0;
+    int64_t last = -1, max = 0;
     char size[32];
 
     for (int c = 0; c < COLUMNS; c++) {
         int64_t n = cr_plan_part(&s->role->moment[s->pick[c]].bytes, kind);
-        if (n > most) most = n;
+        if (n > max) max = n;
     }
-    if (most == 0) return;
+    if (max == 0) return;
     cr_buf_addf(out, "<path fill=\"%s\" d=\"M%.1f %.1f", colors[kind], x_of(0),
                 y_of(s, (double)below(s, 0, kind)));
     for (int c = 0; c < COLUMNS; c++) {
@@ -169,7 +169,7 @@ static void area(cr_buf *out, const saw *s, int kind)
         last = n;
     }
     cr_buf_addf(out, "H%.1fZ\"><title>%s: at most %s</title></path>\n", x_of(0),
-                cr_plan_kinds[kind].text, cr_size_text(most, size));
+                cr_plan_kinds[kind].text, cr_size_text(max, size));
 }
 
 static void axis(cr_buf *out, const saw *s)
@@ -373,7 +373,7 @@ static void tree(cr_buf *out, const cr_plan_role *r)
 {
     if (!r->tree.num_bytes) return;
     cr_buf_addf(out, "<h3>Units: %zu, at most %d gathered at a time</h3><pre>", r->num_units,
-                r->most_units_alive);
+                r->max_units_alive);
     for (const char *at = r->tree.data, *end; *at; at = end) {
         const char *mark;
         end = strchr(at, '\n') ? strchr(at, '\n') + 1 : at + strlen(at);

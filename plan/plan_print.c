@@ -185,7 +185,7 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_
         cr_buf_addf(out, ", %.4g of them trained", (double)r->num_trained / 1e9);
     if (r->num_units)
         cr_buf_addf(out, ", %zu units, at most %d gathered at a time", r->num_units,
-                    r->most_units_alive);
+                    r->max_units_alive);
     cr_buf_adds(out, "\n");
     text_bytes(r, out);
     if (is_gpu) text_gpu(r, out);
@@ -291,15 +291,14 @@ static void text_advice(const cr_plan *p, cr_buf *out)
 /* As croll run will judge on such GPUs (commands/deep/deep.c). */
 static void text_refusal(const cr_plan *p, cr_buf *out)
 {
-    const int64_t least = cr_plan_fullest_least(p).bytes;
+    const int64_t min = cr_plan_fullest_min(p).bytes;
     char a[32];
 
     cr_buf_addf(out, "states, weights and cache alone have %s there: croll run %s\n",
-                cr_size_text(least, a),
-                least > p->memory
-                    ? "refuses it"
-                    : "starts, with a warning, and may run out of memory with samples "
-                      "of full length");
+                cr_size_text(min, a),
+                min > p->memory ? "refuses it"
+                                : "starts, with a warning, and may run out of memory with samples "
+                                  "of full length");
 }
 
 static void text_memory(const cr_plan *p, cr_buf *out)
@@ -433,12 +432,12 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     number(out, "trained", r->num_trained);
     number(out, "shard_elements", r->shard_elems);
     number(out, "units", (int64_t)r->num_units);
-    number(out, "most_units_alive", r->most_units_alive);
+    number(out, "max_units_alive", r->max_units_alive);
     number(out, "host_bytes", r->host_bytes);
-    if (r->most_elems_in) {
+    if (r->max_elems_in) {
         key(out, "largest_array");
-        cr_buf_addf(out, "{\"operation\":\"%s\",\"elements\":%lld}", r->most_elems_in,
-                    (long long)r->most_elems);
+        cr_buf_addf(out, "{\"operation\":\"%s\",\"elements\":%lld}", r->max_elems_in,
+                    (long long)r->max_elems);
     }
     text(out, "peak_phase", peak->name, strlen(peak->name));
     key(out, "peak_bytes");

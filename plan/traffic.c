@@ -7,7 +7,7 @@ const char *const cr_flow_names[CR_NUM_FLOWS] = {"gathers", "reductions", "repli
                                                  "small"};
 
 /* Above this many comparisons of ranks over all hosts, only the first two hosts and the last one are counted. */
-static const double most_work = 1e6;
+static const double max_work = 1e6;
 
 static cr_flow flow_of(const cr_link_call *call)
 {
@@ -75,7 +75,7 @@ static bool is_sampled(const sums *s, int host, int num_ranks)
 {
     double work = (double)num_ranks * num_ranks * s->place->num_hosts;
 
-    return work < most_work || host < 2 || host == s->place->num_hosts - 1;
+    return work < max_work || host < 2 || host == s->place->num_hosts - 1;
 }
 
 /* host_of[n] of the group's ranks; times calls. */
@@ -127,7 +127,7 @@ cr_moved cr_plan_moved(const cr_plan_role *role, const cr_plan_place *place, cr_
 {
     const cr_plan_passes *p = &role->passes;
     sums s = {CR_NEW_ARRAY(cr_moved, place->num_hosts), place, flow};
-    cr_moved most = {0};
+    cr_moved max = {0};
     int64_t num_calls = 0;
 
     for (size_t i = 0; i < p->num_calls; i++) {
@@ -139,12 +139,12 @@ cr_moved cr_plan_moved(const cr_plan_role *role, const cr_plan_place *place, cr_
     for (int r = 0; r < role->mesh.num_ranks; r++)
         s.host[place->host_of[r]].ranks_here++;
     for (int h = 0; h < place->num_hosts; h++)
-        if (h == 0 || s.host[h].into_bytes > most.into_bytes ||
-            (s.host[h].into_bytes >= most.into_bytes && s.host[h].inside_bytes > most.inside_bytes))
-            most = s.host[h];
-    most.num_calls = num_calls;
+        if (h == 0 || s.host[h].into_bytes > max.into_bytes ||
+            (s.host[h].into_bytes >= max.into_bytes && s.host[h].inside_bytes > max.inside_bytes))
+            max = s.host[h];
+    max.num_calls = num_calls;
     cr_free(s.host);
-    return most;
+    return max;
 }
 
 /* ---- time ---- */

@@ -26,18 +26,18 @@ const double *cr_metrics_get(const cr_metrics *m, const char *name)
 
 void cr_metrics_set_summary(cr_metrics *m, const char *name, const double *values, size_t num)
 {
-    double sum = 0, most, least;
+    double sum = 0, max, min;
 
     if (num == 0) return;
-    most = least = values[0];
+    max = min = values[0];
     for (size_t i = 0; i < num; i++) {
         sum += values[i];
-        if (values[i] > most) most = values[i];
-        if (values[i] < least) least = values[i];
+        if (values[i] > max) max = values[i];
+        if (values[i] < min) min = values[i];
     }
     cr_metrics_set(m, sum / (double)num, "%s/mean", name);
-    cr_metrics_set(m, most, "%s/max", name);
-    cr_metrics_set(m, least, "%s/min", name);
+    cr_metrics_set(m, max, "%s/max", name);
+    cr_metrics_set(m, min, "%s/min", name);
 }
 
 void cr_metrics_clear(cr_metrics *m)

@@ -52,7 +52,7 @@ static double value_of(const json_t *row, const char *name)
 /* rows: the parsed lines of metrics.jsonl. Nothing is drawn for a metric that no line has. */
 static void add_curve(cr_buf *out, json_t *rows, const char *name)
 {
-    double least = 0, most = 0, last = 0, first_step = 0, last_step = 0, x = 0, y = 0;
+    double min = 0, max = 0, last = 0, first_step = 0, last_step = 0, x = 0, y = 0;
     size_t num = 0, i;
     json_t *row;
 
@@ -60,9 +60,9 @@ static void add_curve(cr_buf *out, json_t *rows, const char *name)
     {
         double v = value_of(row, name), step = value_of(row, "step");
         if (!json_object_get(row, name)) continue;
-        if (num == 0) least = most = v, first_step = step;
-        if (v < least) least = v;
-        if (v > most) most = v;
+        if (num == 0) min = max = v, first_step = step;
+        if (v < min) min = v;
+        if (v > max) max = v;
         last = v;
         last_step = step;
         num++;
@@ -82,15 +82,15 @@ static void add_curve(cr_buf *out, json_t *rows, const char *name)
         x = last_step > first_step ? LEFT + (RIGHT - LEFT) * (value_of(row, "step") - first_step) /
                                                 (last_step - first_step)
                                    : WIDTH / 2;
-        y = most > least ? BOTTOM - (BOTTOM - TOP) * (value_of(row, name) - least) / (most - least)
-                         : HEIGHT / 2;
+        y = max > min ? BOTTOM - (BOTTOM - TOP) * (value_of(row, name) - min) / (max - min)
+                      : HEIGHT / 2;
         cr_buf_addf(out, "%.1f,%.1f ", x, y);
     }
     cr_buf_addf(
         out,
         "\"/><circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"#2457a6\"/></svg><small>%.4g to "
         "%.4g, steps %.0f to %.0f</small></figure>\n",
-        x, y, least, most, first_step, last_step);
+        x, y, min, max, first_step, last_step);
 }
 
 /* Curves of each domain, if there are several: what a metric's name begins with, as `math_rule/`. */

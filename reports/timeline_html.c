@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 950, LEFT = 140, PHASE_HEIGHT = 17, LANE_HEIGHT = 9, LANES = 3, MOST_RANKS = 16 };
+enum { WIDTH = 950, LEFT = 140, PHASE_HEIGHT = 17, LANE_HEIGHT = 9, LANES = 3, MAX_RANKS = 16 };
 
 static const char *const lane_light[LANES] = {"#f3d595", "#f0b5a2", "#c9cfd8"},
                          *const lane_dark[LANES] = {"#c98500", "#b8391a", "#667080"},
@@ -214,12 +214,12 @@ static void picture(cr_buf *out, const cr_timeline *t, double from_s, double to_
                     const char *title, const char *text)
 {
     view v = {t, from_s, to_s > from_s ? to_s : from_s + 1e-3, has_lanes, out};
-    size_t num = 0, rank[MOST_RANKS], all = 0;
+    size_t num = 0, rank[MAX_RANKS], all = 0;
     double each = PHASE_HEIGHT + (has_lanes ? LANES * LANE_HEIGHT + 9 : 4), height;
 
     for (size_t i = 0; i < t->num_logs; i++) {
         if (!is_seen(&v, i)) continue;
-        if (num < MOST_RANKS) rank[num++] = i;
+        if (num < MAX_RANKS) rank[num++] = i;
         all++;
     }
     height = each * (double)num;

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 4 << 20, END_S = 10 };
+enum { MAX_BYTES = 4 << 20, END_S = 10 };
 
 struct cr_track_program {
     char **argv; /* owned */
@@ -132,7 +132,7 @@ void cr_track_program_add(cr_track_program *p, const char *line, size_t num_byte
 {
     flush(p);
     if (p->to_fd < 0) return;
-    if (p->pending.num_bytes + num_bytes > MOST_BYTES) {
+    if (p->pending.num_bytes + num_bytes > MAX_BYTES) {
         if (p->num_dropped++ == 0)
             cr_log(CR_LOG_WARN, "metrics", "the tracker %s does not read: lines are dropped",
                    p->argv[0]);

@@ -1,5 +1,5 @@
 /* verdicts_html.c -- see verdicts_html.h. Counts and times are those of metrics.jsonl; the samples that are shown come from files of
- * rollouts/: the few of the slowest ones, and the newest files up to MOST_BYTES together for rows that fail. */
+ * rollouts/: the few of the slowest ones, and the newest files up to MAX_BYTES together for rows that fail. */
 #include "reports/verdicts_html.h"
 #include "reports/html.h"
 #include "reports/rollout_files.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { SHOWN = 5, BINS = 80, WIDTH = 960, HEIGHT = 90, MOST_BYTES = 32 << 20, TEXT_BYTES = 400 };
+enum { SHOWN = 5, BINS = 80, WIDTH = 960, HEIGHT = 90, MAX_BYTES = 32 << 20, TEXT_BYTES = 400 };
 
 /* In the order in which they are drawn, from below; metric: after DOMAIN/verdict/. */
 static const struct {
@@ -334,7 +334,7 @@ static void read_newest(prompts *p, char *const *paths, size_t num, const char *
         cr_buf text = {0};
         cr_err ignored = {0};
         size_t at = 0, n, size = size_of(paths[i]);
-        if (size > MOST_BYTES - bytes) return;
+        if (size > MAX_BYTES - bytes) return;
         bytes += size;
         if (cr_file_read(paths[i], &text, &ignored) != CR_OK) return;
         *oldest = strrchr(paths[i], '/') + 1;

@@ -58,19 +58,18 @@ static void add_curve(cr_view *v, cr_buf *line, double score)
 {
     static const char *const block[] = {"\u2581", "\u2582", "\u2583", "\u2584",
                                         "\u2585", "\u2586", "\u2587", "\u2588"};
-    double least = score, most = score;
+    double min = score, max = score;
 
     if (v->num_curve == CURVE)
         memmove(v->curve, v->curve + 1, sizeof v->curve - sizeof *v->curve), v->num_curve--;
     v->curve[v->num_curve++] = score;
     for (int i = 0; i < v->num_curve; i++) {
-        if (v->curve[i] < least) least = v->curve[i];
-        if (v->curve[i] > most) most = v->curve[i];
+        if (v->curve[i] < min) min = v->curve[i];
+        if (v->curve[i] > max) max = v->curve[i];
     }
     cr_buf_adds(line, "  ");
     for (int i = 0; i < v->num_curve; i++)
-        cr_buf_adds(line,
-                    block[most > least ? (int)(7.99 * (v->curve[i] - least) / (most - least)) : 0]);
+        cr_buf_adds(line, block[max > min ? (int)(7.99 * (v->curve[i] - min) / (max - min)) : 0]);
 }
 
 void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)

@@ -256,7 +256,7 @@ static script count_votes(const char *text, double votes[NUM_LANGUAGES])
 }
 
 /* The language of that script with most votes; NUM_LANGUAGES: none. */
-static size_t most_voted(const double votes[NUM_LANGUAGES], script of)
+static size_t winner(const double votes[NUM_LANGUAGES], script of)
 {
     size_t best = NUM_LANGUAGES;
 
@@ -270,7 +270,7 @@ const char *cri_language_of(const char *text)
 {
     double votes[NUM_LANGUAGES] = {0};
     const script of = count_votes(text, votes);
-    const size_t best = most_voted(votes, of);
+    const size_t best = winner(votes, of);
 
     return best == NUM_LANGUAGES ? "" : languages[best].code;
 }
@@ -285,7 +285,7 @@ void cri_language_explain(const char *text, json_t *explain)
     of = count_votes(text, votes);
     shown = json_object();
     for (size_t num = 0, best; num < 5; num++) { /* the first ones */
-        best = most_voted(votes, of);
+        best = winner(votes, of);
         if (best == NUM_LANGUAGES || votes[best] < 0 || (num && votes[best] == 0)) break;
         json_object_set_new(shown, languages[best].code, json_real(votes[best]));
         votes[best] = -1;

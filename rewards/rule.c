@@ -23,12 +23,12 @@ void cr_explain_value(json_t *explain, const char *key, json_t *value)
 }
 
 /* The first of text[n] that is at most `most` bytes and ends with a character. */
-static size_t whole_characters(const char *text, size_t n, size_t most)
+static size_t whole_characters(const char *text, size_t n, size_t max)
 {
-    if (n <= most) return n;
-    while (most && ((unsigned char)text[most] & 0xC0) == 0x80)
-        most--;
-    return most;
+    if (n <= max) return n;
+    while (max && ((unsigned char)text[max] & 0xC0) == 0x80)
+        max--;
+    return max;
 }
 
 void cr_explain_text(json_t *explain, const char *key, const char *text, size_t num_bytes)

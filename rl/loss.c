@@ -98,18 +98,18 @@ void cr_correction(const cr_correction_config *c, const cr_ragged *rows,
 void cr_sample_weights(size_t num, const double *difficulty, const double *lengths,
                        const double *is_trained, double *out)
 {
-    double least = HUGE_VAL, largest = -HUGE_VAL, sum = 0, count = 0;
+    double min = HUGE_VAL, largest = -HUGE_VAL, sum = 0, count = 0;
 
     for (size_t i = 0; i < num && lengths; i++)
         if (is_trained[i] != 0) {
-            least = fmin(least, lengths[i]);
+            min = fmin(min, lengths[i]);
             largest = fmax(largest, lengths[i]);
         }
     for (size_t i = 0; i < num; i++) {
         out[i] = 0;
         if (is_trained[i] == 0) continue;
         out[i] = difficulty ? 0.5 + 1.5 * fmin(fmax(difficulty[i], 0), 1) : 1;
-        if (lengths) out[i] *= 1.5 - (lengths[i] - least) / (largest - least + 1e-8);
+        if (lengths) out[i] *= 1.5 - (lengths[i] - min) / (largest - min + 1e-8);
         sum += out[i];
         count++;
     }

@@ -202,7 +202,7 @@ cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **
 typedef enum part_kind {
     ADDED,
     GREATEST,  /* of numbers >= 0 */
-    LEAST,     /* of the parts that have tokens */
+    MIN_NUM,   /* of the parts that have tokens */
     OF_UPDATES /* added over updates, the same on every rank */
 } part_kind;
 
@@ -234,7 +234,7 @@ static const struct real_field {
     LOSS(log_ratio_squares, ADDED),
     LOSS(policy_abs, ADDED),
     LOSS(ratio_max, GREATEST),
-    LOSS(ratio_min, LEAST),
+    LOSS(ratio_min, MIN_NUM),
     LOSS(infer_diff_max, GREATEST),
     {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
     {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}
@@ -293,7 +293,7 @@ void cr_train_sums_add(cr_train_sums *to, const cr_train_sums *from, bool is_sam
         double *x = real_at(to, &reals[i]), y = *real_at(&part, &reals[i]);
         if (reals[i].part == ADDED || (reals[i].part == OF_UPDATES && !is_same_update)) *x += y;
         if (reals[i].part == GREATEST) *x = isnan(*x) || isnan(y) ? (double)NAN : fmax(*x, y);
-        if (reals[i].part == LEAST && adds_tokens)
+        if (reals[i].part == MIN_NUM && adds_tokens)
             *x = !has_tokens ? y : isnan(*x) || isnan(y) ? (double)NAN : fmin(*x, y);
     }
     for (size_t i = 0; i < CR_COUNT(ints); i++)

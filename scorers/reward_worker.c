@@ -205,12 +205,12 @@ static size_t max_held(const worker *w)
 static cr_status take(worker *w, cr_err *err)
 {
     const char *stream = w->stream;
-    size_t most = max_held(w);
+    size_t max = max_held(w);
     cr_status status = CR_OK;
     cr_entries entries;
 
-    if (w->num_held >= most) return cr_exchange_flush(w->x, err); /* verdicts */
-    CR_TRY(cr_stream_take(w->x, &stream, 1, CR_GROUP_REWARD, w->name, most - w->num_held,
+    if (w->num_held >= max) return cr_exchange_flush(w->x, err); /* verdicts */
+    CR_TRY(cr_stream_take(w->x, &stream, 1, CR_GROUP_REWARD, w->name, max - w->num_held,
                           w->num_held ? 0 : 1.0, CLAIM_SECONDS, &entries, err));
     if (w->num_held == 0) w->since_s = cr_now_s();
     if (entries.num && !w->has_asked) {

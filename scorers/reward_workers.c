@@ -9,8 +9,8 @@
 enum {
     LOOKS = 16, /* workers whose count is read in one second */
     /* ends in a row before a worker did anything: by itself, and by SIGKILL, which comes from outside */
-    MOST_EARLY = 5,
-    MOST_KILLED = 21,
+    MAX_EARLY = 5,
+    MAX_KILLED = 21,
     TIMES = 64 /* bytes of a text */
 };
 #define FIRST_PAUSE_S 0.5 /* before it is started again; doubled with each end by itself */
@@ -68,14 +68,14 @@ static const char *state_of(const cr_buf *value, long pid, char state[16], const
 }
 
 /* It has ended once more. Is this one too many in a row? times: what to say of them. */
-static cr_status count_end(cr_reward_worker *r, bool has_worked, int most, const char *fate,
+static cr_status count_end(cr_reward_worker *r, bool has_worked, int max, const char *fate,
                            const char *why, char times[TIMES], cr_err *err)
 {
     r->num_early = has_worked ? 0 : r->num_early + 1;
     times[0] = 0;
     if (r->num_early > 1)
         snprintf(times, TIMES, ", %d times in a row before its first answer", r->num_early);
-    if (r->num_early < most) return CR_OK;
+    if (r->num_early < max) return CR_OK;
     return cr_fail(err, CR_EPEER, "%s %s%s%s%s", r->child.what, fate, times, *why ? ": " : "", why);
 }
 
@@ -95,7 +95,7 @@ static cr_status look_at(cr_reward_workers *w, cr_reward_worker *r, const cr_buf
     if (r->start_s > 0 || now - r->moved_s <= w->limit_s) return CR_OK;
     has_answered = strcmp(state_of(value, (long)r->child.pid, state, &why), "answered") == 0;
     snprintf(fate, sizeof fate, "has given no sign of life for %.0f s", now - r->moved_s);
-    CR_TRY(count_end(r, has_answered, MOST_EARLY, fate, why, times, err));
+    CR_TRY(count_end(r, has_answered, MAX_EARLY, fate, why, times, err));
     cr_log(CR_LOG_WARN, "run", "%s %s%s; it is killed and started again", r->child.what, fate,
            times);
     cr_child_stop(&r->child, 0);
@@ -140,8 +140,8 @@ static cr_status take_end(cr_reward_worker *r, cr_exchange *x, cr_err *err)
              is_refused = WIFEXITED(status) && WEXITSTATUS(status) == 2;
         cr_note(count_end(r, has_worked,
                           is_refused  ? 0
-                          : is_killed ? MOST_KILLED
-                                      : MOST_EARLY,
+                          : is_killed ? MAX_KILLED
+                                      : MAX_EARLY,
                           fate, why, times, err));
     }
     if (err->status == CR_OK) {

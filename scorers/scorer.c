@@ -18,7 +18,7 @@ enum {
     SHOWN = 160,
     ANSWERED = 256,
     LAST_WORDS = 200, /* bytes of the program's stderr that go into a message */
-    MOST_DEATHS = 8   /* in a row, when it has never answered */
+    MAX_DEATHS = 8    /* in a row, when it has never answered */
 };
 /* Before a program that answered nothing is started again; doubled each time. */
 #define FIRST_PAUSE_S 0.05
@@ -399,7 +399,7 @@ static void count_death(cr_scorer *s, const char *fate)
     for (size_t i = 1; i < s->num_deaths && pause_s < LAST_PAUSE_S; i++)
         pause_s *= 2;
     s->start_s = cr_now_s() + (pause_s < LAST_PAUSE_S ? pause_s : LAST_PAUSE_S);
-    if (s->num_deaths < MOST_DEATHS || s->has_ever_answered) return;
+    if (s->num_deaths < MAX_DEATHS || s->has_ever_answered) return;
     snprintf(s->broken, sizeof s->broken, "%.120s %s, %zu times in a row and without any answer",
              s->args.argv[0], fate, s->num_deaths);
     add_last_words(s, s->broken, sizeof s->broken);

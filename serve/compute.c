@@ -57,11 +57,11 @@ void cr_compute_free(cr_compute *c)
 /* Where a tenant starts that comes back. */
 static void advance(cr_compute *c)
 {
-    double least = c->num_jobs ? c->entries[0].share->used : 0;
+    double min = c->num_jobs ? c->entries[0].share->used : 0;
 
     for (size_t i = 0; i < c->num_jobs; i++)
-        if (c->entries[i].share->used < least) least = c->entries[i].share->used;
-    if (c->now < least) c->now = least;
+        if (c->entries[i].share->used < min) min = c->entries[i].share->used;
+    if (c->now < min) c->now = min;
 }
 
 static bool has_several(const cr_compute *c)
@@ -248,14 +248,14 @@ static int64_t num_of_share(const cr_compute *c, size_t place, const cr_share *s
 /* The first job of the tenant whose turn it is to get places in an engine. */
 static entry *choose_sampled(cr_compute *c, size_t place)
 {
-    int64_t most = is_shared(c) ? c->max_samples - c->max_samples / 8 : c->max_samples;
+    int64_t max = is_shared(c) ? c->max_samples - c->max_samples / 8 : c->max_samples;
     entry *next = NULL;
 
     for (size_t i = 0; i < c->num_jobs; i++) {
         entry *e = &c->entries[i];
         if (e->job->is_done || e->job->num_submitted == e->job->request.num_prompts) continue;
         if (e->job->num_running == 0 || place_of(e->job) != place ||
-            num_of_share(c, place, e->share) >= most)
+            num_of_share(c, place, e->share) >= max)
             continue;
         if (!next || e->share->used < next->share->used) next = e;
     }

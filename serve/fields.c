@@ -10,15 +10,15 @@
 /* a table's row is {name, state, type, at, least, most, choices, groups, help} */
 /* clang-format off */
 #define FLAG(name, at, help)                  {name, CRI_BUILT, CRI_FLAG, at, 0, 0, NULL, NULL, help}
-#define INTEGER(name, at, least, most, help)  {name, CRI_BUILT, CRI_INTEGER, at, least, most, NULL, NULL, help}
+#define INTEGER(name, at, min, max, help)  {name, CRI_BUILT, CRI_INTEGER, at, min, max, NULL, NULL, help}
 /* range: a row of kernels/sampling_ranges.h */
 #define INTEGER_IN(name, at, range, help)     {name, CRI_BUILT, CRI_INTEGER, at, CR_MIN_OF(range), CR_MAX_OF(range), NULL, NULL, \
                                                help "; default " CR_DEFAULT_TEXT(range)}
 #define NUMBER_IN(name, at, range, help)      {name, CRI_BUILT, CRI_NUMBER, at, CR_MIN_OF(range), CR_MAX_OF(range), NULL, NULL, \
                                                help "; default " CR_DEFAULT_TEXT(range)}
-#define TEXT(name, at, most, help)            {name, CRI_BUILT, CRI_TEXT, at, 0, most, NULL, NULL, help}
-#define TEXTS(name, at, most, help)           {name, CRI_BUILT, CRI_TEXTS, at, 0, most, NULL, NULL, help}
-#define IDS(name, at, least, most, help)      {name, CRI_BUILT, CRI_IDS, at, least, most, NULL, NULL, help}
+#define TEXT(name, at, max, help)            {name, CRI_BUILT, CRI_TEXT, at, 0, max, NULL, NULL, help}
+#define TEXTS(name, at, max, help)           {name, CRI_BUILT, CRI_TEXTS, at, 0, max, NULL, NULL, help}
+#define IDS(name, at, min, max, help)      {name, CRI_BUILT, CRI_IDS, at, min, max, NULL, NULL, help}
 #define BIAS(name, at, help)                  {name, CRI_BUILT, CRI_BIAS, at, -100, 100, NULL, NULL, help}
 #define ID_LISTS(name, at, help)              {name, CRI_BUILT, CRI_ID_LISTS, at, 0, 0, NULL, NULL, help}
 #define PROMPT(name, help)                    {name, CRI_BUILT, CRI_PROMPT, 0, 0, 0, NULL, NULL, help}
@@ -29,11 +29,11 @@
 #define IGNORED(name)                         {name, CRI_IGNORED, 0, 0, 0, 0, NULL, NULL, NULL}
 #define GROUP(fields)                         {fields, CR_COUNT(fields)}
 /* clang-format on */
-#define MOST_INT 9007199254740992.0 /* 2^53 */
+#define MAX_INT 9007199254740992.0 /* 2^53 */
 #define MIN_TOKENS                                                                                 \
     "fewer are not sampled: end-of-text and stop_token_ids not before, stop texts are not looked " \
     "for before; default 0"
-enum { MOST_IDS = INT32_MAX };
+enum { MAX_IDS = INT32_MAX };
 
 #define OWN        "what no other server has; a field that it does not know is refused"
 #define CACHE_SALT "only requests with the same one share computed beginnings of prompts"
@@ -66,7 +66,7 @@ static const cri_field sampling_fields[] = {
     NUMBER_IN("frequency_penalty", HOW(frequency_penalty), CR_FREQUENCY_PENALTY,
               "the same for each time that the token was sampled"),
     BIAS("logit_bias", AT(bias), "token ids and what is added to their logits"),
-    IDS("allowed_token_ids", AT(allowed), 1, MOST_IDS, "only these ids are sampled"),
+    IDS("allowed_token_ids", AT(allowed), 1, MAX_IDS, "only these ids are sampled"),
     TEXTS(
         "bad_words", AT(bad_words), CR_SERVE_MAX_BAD_WORDS,
         "texts that are not sampled, with or without a space before them: their last token is not "
@@ -83,14 +83,14 @@ static const cri_field vllm_fields[] = {
      "answer"},
     FLAG("include_stop_str_in_output", HOW(keeps_stop),
          "what ends a sample, a stop text or the text of an id, stays in the text; default false"),
-    INTEGER("prompt_logprobs", WANTED(prompt_logprobs), -1, MOST_INT,
+    INTEGER("prompt_logprobs", WANTED(prompt_logprobs), -1, MAX_INT,
             "log-probs of the prompt's tokens with this number of alternatives; -1: all ids"),
-    INTEGER("prompt_logprob_start", AT(prompt_start), 0, MOST_INT,
+    INTEGER("prompt_logprob_start", AT(prompt_start), 0, MAX_INT,
             "first place with an entry; default 0"),
     ID_LISTS("prompt_logprob_token_ids", AT(candidates),
              "ids whose log-probs are wanted at each place of the prompt but the first, or a list "
              "for each place"),
-    INTEGER("min_tokens", HOW(min_tokens), 0, MOST_INT, MIN_TOKENS),
+    INTEGER("min_tokens", HOW(min_tokens), 0, MAX_INT, MIN_TOKENS),
     NEUTRAL("logprob_token_ids", none),
     NEUTRAL("logit_processor", none),
     NEUTRAL("truncate_prompt_tokens", none),
@@ -162,10 +162,10 @@ static const cri_field_group openai = GROUP(openai_fields);
 
 static const cri_field completion_fields[] = {
     PROMPT("prompt", "a text, a list of texts, a list of ids or a list of such lists"),
-    INTEGER("max_tokens", HOW(max_tokens), 0, MOST_INT,
+    INTEGER("max_tokens", HOW(max_tokens), 0, MAX_INT,
             "default 16; 0 only with echo or prompt_logprobs: nothing is sampled"),
-    INTEGER("best_of", AT(best_of), 1, MOST_INT, "only the value of n"),
-    INTEGER("logprobs", WANTED(logprobs), -1, MOST_INT,
+    INTEGER("best_of", AT(best_of), 1, MAX_INT, "only the value of n"),
+    INTEGER("logprobs", WANTED(logprobs), -1, MAX_INT,
             "log-probs of tokens with this number of alternatives; -1: all ids"),
     FLAG("echo", WANTED(echo),
          "the prompt before the completion, with its log-probs; default false"),
@@ -174,10 +174,10 @@ static const cri_field_group completion = GROUP(completion_fields);
 
 static const cri_field chat_fields[] = {
     TREE("messages", AT(messages), 0, "objects with role and content"),
-    INTEGER("max_tokens", HOW(max_tokens), 1, MOST_INT, "default: what is left of the context"),
-    INTEGER("max_completion_tokens", AT(max_completion_tokens), 1, MOST_INT, "the same; it wins"),
+    INTEGER("max_tokens", HOW(max_tokens), 1, MAX_INT, "default: what is left of the context"),
+    INTEGER("max_completion_tokens", AT(max_completion_tokens), 1, MAX_INT, "the same; it wins"),
     FLAG("logprobs", AT(has_logprobs), "log-probs of tokens; default false"),
-    INTEGER("top_logprobs", AT(top_logprobs), 0, MOST_INT, "alternatives a token; needs logprobs"),
+    INTEGER("top_logprobs", AT(top_logprobs), 0, MAX_INT, "alternatives a token; needs logprobs"),
     NEUTRAL("chat_template", none),
     NEUTRAL("functions", empty_list),
     NEUTRAL("function_call", none),
@@ -195,14 +195,14 @@ static const cri_field template_fields[] = {
 static const cri_field_group template = GROUP(template_fields);
 
 static const cri_field ids_in_sampling_fields[] = {
-    INTEGER("max_tokens", HOW(max_tokens), 0, MOST_INT, "default 16; 0 only with prompt_logprobs"),
-    INTEGER("logprobs", WANTED(logprobs), -1, MOST_INT, "alternatives of a token; -1: all ids")};
+    INTEGER("max_tokens", HOW(max_tokens), 0, MAX_INT, "default 16; 0 only with prompt_logprobs"),
+    INTEGER("logprobs", WANTED(logprobs), -1, MAX_INT, "alternatives of a token; -1: all ids")};
 static const cri_field_group ids_in_sampling = GROUP(ids_in_sampling_fields);
 static const cri_field_group *const ids_in_sampling_groups[] = {&ids_in_sampling, &sampling, &vllm,
                                                                 NULL};
 
 static const cri_field ids_in_fields[] = {
-    IDS("token_ids", AT(lists), 1, MOST_IDS, "the prompt"),
+    IDS("token_ids", AT(lists), 1, MAX_IDS, "the prompt"),
     OBJECT("sampling_params", ids_in_sampling_groups, "how to sample"),
     TEXT("request_id", AT(request.request_id), 128, "of the answer"),
     FLAG("stream", WANTED(is_stream), "events; default false"),
@@ -212,11 +212,11 @@ static const cri_field ids_in_fields[] = {
 static const cri_field_group ids_in = GROUP(ids_in_fields);
 
 static const cri_field sglang_sampling_fields[] = {
-    INTEGER("max_new_tokens", HOW(max_tokens), 0, MOST_INT, "default 128; 0: nothing is sampled"),
+    INTEGER("max_new_tokens", HOW(max_tokens), 0, MAX_INT, "default 128; 0: nothing is sampled"),
     {"sampling_seed", CRI_BUILT, CRI_INTEGER, HOW(seed), -9.3e18, 9.3e18, NULL, NULL,
      "the same seed, the same samples"},
     FLAG("no_stop_trim", HOW(keeps_stop), "the same as include_stop_str_in_output; default false"),
-    INTEGER("min_new_tokens", HOW(min_tokens), 0, MOST_INT, MIN_TOKENS),
+    INTEGER("min_new_tokens", HOW(min_tokens), 0, MAX_INT, MIN_TOKENS),
     NEUTRAL("json_schema", none),
     NEUTRAL("regex", none),
     NEUTRAL("ebnf", none),
@@ -230,9 +230,9 @@ static const cri_field sglang_fields[] = {
     OBJECT("sampling_params", sglang_sampling_groups, "how to sample"),
     FLAG("return_logprob", AT(has_logprobs), "log-probs of tokens; default false"),
     INTEGER(
-        "logprob_start_len", AT(prompt_start), -1, MOST_INT,
+        "logprob_start_len", AT(prompt_start), -1, MAX_INT,
         "first place of the prompt with an entry, which is null; default -1: sampled tokens only"),
-    INTEGER("top_logprobs_num", AT(top_logprobs), 0, MOST_INT, "alternatives a token; default 0"),
+    INTEGER("top_logprobs_num", AT(top_logprobs), 0, MAX_INT, "alternatives a token; default 0"),
     ID_LISTS("token_ids_logprob", AT(candidates),
              "ids whose log-probs are wanted at each place of the prompt but the first"),
     FLAG("return_text_in_logprobs", WANTED(token_strings), "default false"),
@@ -255,7 +255,7 @@ static const cri_field_group tokenize = GROUP(tokenize_fields);
 static const cri_field croll_identity_fields[] = {OBJECT("croll", identity_groups, OWN)};
 static const cri_field_group croll_identity = GROUP(croll_identity_fields);
 
-static const cri_field detokenize_fields[] = {IDS("tokens", AT(lists), 0, MOST_IDS, "ids")};
+static const cri_field detokenize_fields[] = {IDS("tokens", AT(lists), 0, MAX_IDS, "ids")};
 static const cri_field_group detokenize = GROUP(detokenize_fields);
 
 static const cri_field update_fields[] = {

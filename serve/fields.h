@@ -39,7 +39,7 @@ typedef struct cri_field {
     cri_field_state state;
     cri_field_type type;
     size_t at; /* of its value in cri_draft */
-    double least, most;
+    double min, max;
     const char *const *choices;           /* ends with NULL */
     const cri_field_group *const *groups; /* of an object; ends with NULL */
     const char *help;                     /* in openapi.json; with the default if it has one */

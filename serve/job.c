@@ -137,7 +137,7 @@ static void finish(cr_job *job)
 
 /* ---- rounds ---- */
 
-static int64_t most(int64_t a, int64_t b)
+static int64_t max(int64_t a, int64_t b)
 {
     return cr_max64(cr_max64(a, b), 0);
 }
@@ -152,7 +152,7 @@ static cr_score_ask prompt_ask(const cr_serve_request *r, size_t prompt, bool ha
                         .num_ids = p->num_ids,
                         .first = first < p->num_ids ? first : p->num_ids,
                         .has_rank = w->prompt_logprobs >= 0 || w->logprobs >= 0,
-                        .num_top = most(has_places ? w->prompt_top : 0, w->logprobs)};
+                        .num_top = max(has_places ? w->prompt_top : 0, w->logprobs)};
 
     if (w->is_processed && r->sampling.temperature > 0) ask.temperature = r->sampling.temperature;
     if (!has_places) return ask;

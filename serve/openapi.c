@@ -18,8 +18,8 @@ static void add_type(cr_buf *out, const char *name)
 
 static void add_range(cr_buf *out, const cri_field *f)
 {
-    if (fabs(f->least) < 9e15) cr_buf_addf(out, ",\"minimum\":%.17g", f->least);
-    if (fabs(f->most) < 9e15) cr_buf_addf(out, ",\"maximum\":%.17g", f->most);
+    if (fabs(f->min) < 9e15) cr_buf_addf(out, ",\"minimum\":%.17g", f->min);
+    if (fabs(f->max) < 9e15) cr_buf_addf(out, ",\"maximum\":%.17g", f->max);
 }
 
 #define ID    "{\"type\":\"integer\",\"minimum\":0,\"maximum\":2147483647}"
@@ -49,14 +49,13 @@ static void add_built(cr_buf *out, const cri_field *f)
         break;
     case CRI_TEXT:
         add_type(out, "string");
-        cr_buf_addf(out, ",\"maxLength\":%.0f", f->most);
+        cr_buf_addf(out, ",\"maxLength\":%.0f", f->max);
         break;
     case CRI_TEXTS:
         cr_buf_addf(out, "{\"anyOf\":[{\"type\":[\"string\",\"null\"]},%s]", TEXTS);
         break;
     case CRI_IDS:
-        cr_buf_addf(out, "{\"type\":[\"array\",\"null\"],\"minItems\":%.0f,\"items\":" ID,
-                    f->least);
+        cr_buf_addf(out, "{\"type\":[\"array\",\"null\"],\"minItems\":%.0f,\"items\":" ID, f->min);
         break;
     case CRI_ID_LISTS:
         cr_buf_addf(out, "{\"anyOf\":[" LISTS ",{\"type\":\"null\"}]");
@@ -71,7 +70,7 @@ static void add_built(cr_buf *out, const cri_field *f)
         cr_buf_addc(out, '}');
         break;
     case CRI_TREE:
-        add_type(out, f->most > 0 ? "object" : "array");
+        add_type(out, f->max > 0 ? "object" : "array");
         if (cri_is_prompt(f)) cr_buf_addf(out, ",\"items\":%s", MESSAGE);
         break;
     case CRI_CHOICE:

@@ -173,7 +173,7 @@ static cr_status take_texts(cri_draft *d, cr_serve_error *error)
 }
 
 /* Lists may be longer than what was kept of them; they are refused later. */
-static void take_lists(cri_draft *d, int64_t most_kept)
+static void take_lists(cri_draft *d, int64_t max_kept)
 {
     cr_serve_request *r = &d->request;
     const int32_t *at = d->lists.ids.id;
@@ -183,7 +183,7 @@ static void take_lists(cri_draft *d, int64_t most_kept)
     for (size_t i = 0; i < d->lists.num; i++) {
         cr_serve_prompt *p = &r->prompts[i];
         size_t kept = d->lists.num_ids[i];
-        if ((int64_t)kept > most_kept) kept = (size_t)most_kept;
+        if ((int64_t)kept > max_kept) kept = (size_t)max_kept;
         p->num_ids = d->lists.num_ids[i];
         p->ids = CR_NEW_ARRAY(int32_t, kept);
         if (kept) memcpy(p->ids, at, kept * sizeof *at);
@@ -282,19 +282,19 @@ static cr_status render(cri_draft *d, cr_serve_error *error)
 static cr_status take_prompts(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)
 {
     bool has_many = (d->texts.num > 0) + (d->lists.num > 0) + (d->messages != NULL) > 1;
-    int64_t most_kept = 0;
+    int64_t max_kept = 0;
 
     if (has_many)
         return cr_serve_fail(error, 400, "invalid_value", prompt_name(d),
                              "the prompt was sent in two ways");
     for (size_t i = 0; i < service->num_models; i++) /* as the parser kept them */
-        most_kept = cr_max64(most_kept, service->models[i].max_model_len);
+        max_kept = cr_max64(max_kept, service->models[i].max_model_len);
     if (d->messages) return render(d, error);
     if (d->texts.num) return take_texts(d, error);
     if (d->lists.num == 0)
         return cr_serve_fail(error, 400, "missing_required_parameter", prompt_name(d),
                              "%s is missing", prompt_name(d));
-    take_lists(d, d->request.route == CR_SERVE_DETOKENIZE ? INT32_MAX : most_kept);
+    take_lists(d, d->request.route == CR_SERVE_DETOKENIZE ? INT32_MAX : max_kept);
     return CR_OK;
 }
 
@@ -322,19 +322,19 @@ static cr_status fit_prompt(cri_draft *d, const cr_serve_service *service, size_
                             cr_serve_error *error)
 {
     cr_serve_prompt *p = &d->request.prompts[i];
-    int64_t most = d->request.model->max_model_len, room = most - (int64_t)p->num_ids;
-    int64_t wants = d->request.sampling.max_tokens, least = wants;
+    int64_t max = d->request.model->max_model_len, room = max - (int64_t)p->num_ids;
+    int64_t wants = d->request.sampling.max_tokens, min = wants;
     char name[64];
 
     place_name(d, i, name);
     if (p->num_ids == 0)
         return cr_serve_fail(error, 400, "invalid_value", name, "%s is empty", name);
-    if ((service->clamps_max_tokens || d->has_default_max) && least > 1) least = 1;
-    if (room < least)
+    if ((service->clamps_max_tokens || d->has_default_max) && min > 1) min = 1;
+    if (room < min)
         return cr_serve_fail(error, 400, "context_length_exceeded", name,
                              "This model's maximum context length is %lld tokens; the prompt has "
                              "%zu and max_tokens is %lld.",
-                             (long long)most, p->num_ids, (long long)wants);
+                             (long long)max, p->num_ids, (long long)wants);
     CR_TRY(check_ids(d, i, error));
     p->max_tokens = wants < room ? wants : room;
     return CR_OK;

@@ -28,8 +28,8 @@ cr_status cr_serve_fail(cr_serve_error *error, int status, const char *code, con
 typedef struct parse {
     cri_reader reader;
     cri_draft *draft;
-    int64_t most_ids, most_lists; /* of a prompt, of a body: what is kept */
-    char path[160];               /* of the field that is read */
+    int64_t max_ids, max_lists; /* of a prompt, of a body: what is kept */
+    char path[160];             /* of the field that is read */
     cr_buf text;
     cr_serve_error *error;
 } parse;
@@ -66,11 +66,11 @@ static cr_status read_number(parse *p, const cri_field *f, void *to)
 
     CR_TRY(check_type(p, "0", is_integer ? "an integer" : "a number"));
     if (!cri_read_number(&p->reader, &x)) return bad_json(p);
-    if (!(x.value >= f->least && x.value <= f->most)) {
-        if (x.value > f->most)
-            snprintf(range, sizeof range, "at most %.16g", f->most);
+    if (!(x.value >= f->min && x.value <= f->max)) {
+        if (x.value > f->max)
+            snprintf(range, sizeof range, "at most %.16g", f->max);
         else
-            snprintf(range, sizeof range, "at least %.16g", f->least);
+            snprintf(range, sizeof range, "at least %.16g", f->min);
         return cr_serve_fail(p->error, 400, "invalid_value", p->path, "%s is %g, expected %s",
                              p->path, x.value, range);
     }
@@ -82,14 +82,14 @@ static cr_status read_number(parse *p, const cri_field *f, void *to)
     return CR_OK;
 }
 
-static cr_status read_text(parse *p, size_t most_bytes, char **to)
+static cr_status read_text(parse *p, size_t max_bytes, char **to)
 {
     char expected[64];
 
     CR_TRY(check_type(p, "\"", "a string"));
     if (!cri_read_string(&p->reader, &p->text)) return bad_json(p);
-    snprintf(expected, sizeof expected, "at most %zu bytes", most_bytes);
-    if (p->text.num_bytes > most_bytes) return bad_value(p, expected);
+    snprintf(expected, sizeof expected, "at most %zu bytes", max_bytes);
+    if (p->text.num_bytes > max_bytes) return bad_value(p, expected);
     if (p->text.num_bytes && memchr(p->text.data, 0, p->text.num_bytes))
         return bad_value(p, "a string without NUL");
     cr_free(*to);
@@ -109,10 +109,10 @@ static cr_status add_text(parse *p, cri_texts *to)
     return CR_OK;
 }
 
-static cr_status too_many(parse *p, double most)
+static cr_status too_many(parse *p, double max)
 {
     return cr_serve_fail(p->error, 400, "invalid_value", p->path, "%s: more than %.0f entries",
-                         p->path, most);
+                         p->path, max);
 }
 
 /* Names the place in p->path while an item is read; take_place(.., at) takes the name off again. */
@@ -124,7 +124,7 @@ static size_t add_place(parse *p, size_t place)
     return at;
 }
 
-static cr_status read_texts(parse *p, cri_texts *to, double most)
+static cr_status read_texts(parse *p, cri_texts *to, double max)
 {
     CR_TRY(check_type(p, "\"[", "a string or a list of strings"));
     if (cri_peek(&p->reader) == '"') return add_text(p, to);
@@ -135,13 +135,13 @@ static cr_status read_texts(parse *p, cri_texts *to, double most)
         CR_TRY(check_type(p, "\"", "a string"));
         CR_TRY(add_text(p, to));
         p->path[at] = '\0';
-        if ((double)to->num > most) return too_many(p, most);
+        if ((double)to->num > max) return too_many(p, max);
     }
     return p->reader.why[0] ? bad_json(p) : CR_OK;
 }
 
 /* The items of a list whose [ was read. */
-static cr_status read_items(parse *p, cri_id_lists *to, int64_t most_kept)
+static cr_status read_items(parse *p, cri_id_lists *to, int64_t max_kept)
 {
     size_t num = 0;
     cri_number x;
@@ -156,7 +156,7 @@ static cr_status read_items(parse *p, cri_id_lists *to, int64_t most_kept)
             add_place(p, num);
             return bad_value(p, "a token id");
         }
-        if ((int64_t)num < most_kept) cr_ids_add(&to->ids, (int32_t)x.integer);
+        if ((int64_t)num < max_kept) cr_ids_add(&to->ids, (int32_t)x.integer);
     }
     if (p->reader.why[0]) return bad_json(p);
     to->num_ids = cr_grow(to->num_ids, to->num, &to->capacity, sizeof *to->num_ids);
@@ -166,17 +166,17 @@ static cr_status read_items(parse *p, cri_id_lists *to, int64_t most_kept)
 
 static cr_status read_ids(parse *p, const cri_field *f, cri_id_lists *to)
 {
-    int64_t most_kept = f->at == offsetof(cri_draft, lists) ? p->most_ids : INT32_MAX;
+    int64_t max_kept = f->at == offsetof(cri_draft, lists) ? p->max_ids : INT32_MAX;
 
     CR_TRY(check_type(p, "[", "a list of token ids"));
     if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
-    CR_TRY(read_items(p, to, most_kept));
-    return (double)to->num_ids[to->num - 1] > f->most ? too_many(p, f->most) : CR_OK;
+    CR_TRY(read_items(p, to, max_kept));
+    return (double)to->num_ids[to->num - 1] > f->max ? too_many(p, f->max) : CR_OK;
 }
 
-/* [int] or [[int]]; with texts: or strings. Of a list at most most_kept ids are kept. */
-static cr_status read_lists(parse *p, cri_id_lists *to, cri_texts *texts, int64_t most_lists,
-                            int64_t most_kept)
+/* [int] or [[int]]; with texts: or strings. Of a list at most max_kept ids are kept. */
+static cr_status read_lists(parse *p, cri_id_lists *to, cri_texts *texts, int64_t max_lists,
+                            int64_t max_kept)
 {
     static const char expected[] = "a list of token ids, or of such lists";
     cri_reader ahead;
@@ -185,20 +185,20 @@ static cr_status read_lists(parse *p, cri_id_lists *to, cri_texts *texts, int64_
     CR_TRY(check_type(p, "[", texts ? "a string, a list of strings or of token ids" : expected));
     ahead = p->reader;
     cri_read_begin(&ahead, '[');
-    if (texts && cri_peek(&ahead) == '"') return read_texts(p, texts, (double)most_lists);
+    if (texts && cri_peek(&ahead) == '"') return read_texts(p, texts, (double)max_lists);
     if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
     if (cri_peek(&ahead) == ']') {
         cri_next_item(&p->reader);
         return bad_value(p, "at least one entry");
     }
-    if (cri_peek(&ahead) != '[') return read_items(p, to, most_kept);
+    if (cri_peek(&ahead) != '[') return read_items(p, to, max_kept);
     to->is_list = true;
     for (size_t i = 0; cri_next_item(&p->reader); i++) {
         size_t at = add_place(p, i);
-        if ((int64_t)i == most_lists) return too_many(p, (double)most_lists);
+        if ((int64_t)i == max_lists) return too_many(p, (double)max_lists);
         CR_TRY(check_type(p, "[", "a list of token ids"));
         if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
-        CR_TRY(read_items(p, to, most_kept));
+        CR_TRY(read_items(p, to, max_kept));
         p->path[at] = '\0';
     }
     return p->reader.why[0] ? bad_json(p) : CR_OK;
@@ -334,21 +334,21 @@ static cr_status read_field(parse *p, const cri_field *f)
     case CRI_NUMBER:
         return read_number(p, f, to);
     case CRI_TEXT:
-        return read_text(p, (size_t)f->most, to);
+        return read_text(p, (size_t)f->max, to);
     case CRI_TEXTS:
-        return read_texts(p, to, f->most);
+        return read_texts(p, to, f->max);
     case CRI_IDS:
         return read_ids(p, f, to);
     case CRI_ID_LISTS:
         return f->at == offsetof(cri_draft, lists)
-                   ? read_lists(p, to, NULL, p->most_lists, p->most_ids)
-                   : read_lists(p, to, NULL, cr_max64(1024, p->most_ids), INT32_MAX);
+                   ? read_lists(p, to, NULL, p->max_lists, p->max_ids)
+                   : read_lists(p, to, NULL, cr_max64(1024, p->max_ids), INT32_MAX);
     case CRI_PROMPT:
-        return read_lists(p, &p->draft->lists, &p->draft->texts, p->most_lists, p->most_ids);
+        return read_lists(p, &p->draft->lists, &p->draft->texts, p->max_lists, p->max_ids);
     case CRI_BIAS:
         return read_bias(p, f, to);
     case CRI_TREE:
-        return read_tree(p, f->most > 0, to);
+        return read_tree(p, f->max > 0, to);
     case CRI_CHOICE:
         return read_choice(p, f, to);
     case CRI_OBJECT:
@@ -441,14 +441,14 @@ cr_status cr_serve_request_parse(cr_serve_route route, const char *body, size_t 
                                  cr_serve_error *error)
 {
     cri_draft draft;
-    parse p = {.draft = &draft, .most_lists = service->max_prompts, .error = error};
+    parse p = {.draft = &draft, .max_lists = service->max_prompts, .error = error};
     cr_status status;
 
     *error = (cr_serve_error){0};
     cri_draft_init(&draft, route);
     for (size_t i = 0; i < service->num_models; i++)
-        p.most_ids = cr_max64(p.most_ids, service->models[i].max_model_len);
-    if (route == CR_SERVE_DETOKENIZE) p.most_ids = INT32_MAX;
+        p.max_ids = cr_max64(p.max_ids, service->models[i].max_model_len);
+    if (route == CR_SERVE_DETOKENIZE) p.max_ids = INT32_MAX;
     status = read_body(&p, body, num_bytes, route);
     if (status == CR_OK) status = cri_draft_finish(&draft, service, error);
     cr_buf_free(&p.text);

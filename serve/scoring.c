@@ -95,11 +95,11 @@ static size_t num_places(const cr_score_ask *a)
     return num_scored(a) + (a->draw != NULL);
 }
 
-static cr_status check_ids(int64_t vocab, const char *what, int32_t least, const int32_t *ids,
+static cr_status check_ids(int64_t vocab, const char *what, int32_t min, const int32_t *ids,
                            size_t num, cr_err *err)
 {
     for (size_t i = 0; i < num; i++)
-        if (ids[i] < least || ids[i] >= vocab)
+        if (ids[i] < min || ids[i] >= vocab)
             return cr_fail(err, CR_EARG, "%s %zu is %d, outside the vocabulary of %lld", what, i,
                            ids[i], (long long)vocab);
     return CR_OK;

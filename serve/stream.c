@@ -280,8 +280,8 @@ size_t cr_serve_sendable(const char *text, size_t num_bytes, char *const *stop, 
         if (at) num_bytes = (size_t)(at - text);
     }
     for (size_t i = 0; i < num_stop; i++) {
-        size_t len = strlen(stop[i]), most = len - 1 < num_bytes ? len - 1 : num_bytes;
-        for (size_t n = most; n > hold; n--)
+        size_t len = strlen(stop[i]), max = len - 1 < num_bytes ? len - 1 : num_bytes;
+        for (size_t n = max; n > hold; n--)
             if (memcmp(text + num_bytes - n, stop[i], n) == 0) {
                 hold = n;
                 break;

@@ -23,11 +23,11 @@ static bool block_is_finite(cr_dtype dtype, const char *block, size_t num)
 static cr_status range_is_finite(cr_fsdp *f, cr_dtype dtype, cr_mem *shard, int64_t at, int64_t num,
                                  char *block, bool *is_finite, cr_err *err)
 {
-    const int64_t most = BLOCK_BYTES / (int64_t)cr_dtype_bytes(dtype);
+    const int64_t max = BLOCK_BYTES / (int64_t)cr_dtype_bytes(dtype);
 
     *is_finite = true;
-    for (int64_t done = 0; done < num && *is_finite; done += most) {
-        size_t n = (size_t)(num - done < most ? num - done : most);
+    for (int64_t done = 0; done < num && *is_finite; done += max) {
+        size_t n = (size_t)(num - done < max ? num - done : max);
         CR_TRY(cr_download(cri_home(f), block, cr_at(dtype, shard, at + done),
                            n * cr_dtype_bytes(dtype), err));
         *is_finite = block_is_finite(dtype, block, n);

@@ -156,13 +156,13 @@ void cr_fsdp_watch(cr_fsdp *f, cr_fsdp_watcher watcher, void *ctx)
     cr_stack_take_high(f->scratch);
 }
 
-cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err)
+cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *max, cr_err *err)
 {
     double x = (double)mine;
 
     CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_ALL], "number of micro-batches", CR_OP_MAX, &x,
                              1, err));
-    *most = (int64_t)x;
+    *max = (int64_t)x;
     return CR_OK;
 }
 

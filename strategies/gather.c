@@ -144,8 +144,8 @@ static cr_status announce(cri_unit *u, cr_err *err)
         if (is_cut(u)) cri_count(f, CRI_GATHERS, part_bytes * (size_t)num_parts);
     }
     u->state = CRI_ANNOUNCED;
-    if (u->index && slots_needed(u) && ++f->num_alive > f->stats.most_units_alive)
-        f->stats.most_units_alive = f->num_alive;
+    if (u->index && slots_needed(u) && ++f->num_alive > f->stats.max_units_alive)
+        f->stats.max_units_alive = f->num_alive;
     return CR_OK;
 }
 
@@ -565,7 +565,7 @@ cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *
  * all of them are), or the last norm and the head, and units around them. */
 static int max_alive(const cr_fsdp *f)
 {
-    int most = 1, num = 0, layer = -1;
+    int max = 1, num = 0, layer = -1;
     bool has_expert = false;
 
     for (size_t i = 1; i < f->units.num; i++) {
@@ -581,9 +581,9 @@ static int max_alive(const cr_fsdp *f)
         if (!u->is_expert || !has_expert) num++;
         has_expert = has_expert || u->is_expert;
         layer = m->layer;
-        if (num + outer > most) most = num + outer;
+        if (num + outer > max) max = num + outer;
     }
-    return most;
+    return max;
 }
 
 static cr_status pool_create(cr_fsdp *f, cri_pool *pool, cr_group *group, int num_slots,

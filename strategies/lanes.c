@@ -4,7 +4,7 @@
 
 /* Whole sequences of PART_ROWS rows or more are a part, and what is left at the end: its activations stay in a core's own cache,
  * and products are still wide. */
-enum { PART_ROWS = 512, MOST_WEIGHT_BYTES = 8 << 20 };
+enum { PART_ROWS = 512, MAX_WEIGHT_BYTES = 8 << 20 };
 /* Tokens times parameters that one thread computes in a millisecond: waking a second one for each kernel costs more
  * than it saves. */
 enum { SHORT_PASS = 50000000 };
@@ -40,7 +40,7 @@ cri_lanes *cri_lanes_create(const cr_fsdp *f)
 
     for (size_t i = 0; i < f->model->num_params; i++)
         l->num_elems += f->model->params[i]->num_elems;
-    l->is_small = (size_t)l->num_elems * cr_dtype_bytes(f->args.param_dtype) <= MOST_WEIGHT_BYTES;
+    l->is_small = (size_t)l->num_elems * cr_dtype_bytes(f->args.param_dtype) <= MAX_WEIGHT_BYTES;
     l->threads = cr_lanes_create(f->dev);
     l->num = cr_lanes_num(l->threads);
     l->of = CR_NEW_ARRAY(lane, l->num);

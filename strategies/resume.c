@@ -71,9 +71,9 @@ cr_status cri_state_range(const cr_fsdp *f, const json_t *params, const cr_flat 
     return CR_OK;
 }
 
-static bool is_count(const json_t *v, int64_t most)
+static bool is_count(const json_t *v, int64_t max)
 {
-    return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= most;
+    return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= max;
 }
 
 /* Their names are below the folder `state`. */

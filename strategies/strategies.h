@@ -63,7 +63,7 @@ void cr_fsdp_destroy(cr_fsdp *f); /* collective; accepts NULL */
 const cr_units *cr_fsdp_units(const cr_fsdp *f);
 
 /* The largest of the ranks' numbers: how many micro-batches each must run. Collective. */
-CR_MUST cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err);
+CR_MUST cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *max, cr_err *err);
 
 /* Outputs of a batch's labelled rows (as cr_model_forward; the same ones on all ranks), without gradient.
  * batch NULL: this rank has none left but takes part. The ranks of a ulysses group are given the same
@@ -157,9 +157,9 @@ typedef struct cr_traffic {
 
 typedef struct cr_fsdp_stats {
     int64_t shard_bytes, gather_bytes, reduce_bytes, tape_peak_bytes, scratch_peak_bytes;
-    int64_t host_bytes;   /* of the device's host memory: offloaded states, copies of a save */
-    int64_t held_bytes;   /* of the device, and gathered copies and reductions, now */
-    int most_units_alive; /* gathered at the same time, without the root */
+    int64_t host_bytes;  /* of the device's host memory: offloaded states, copies of a save */
+    int64_t held_bytes;  /* of the device, and gathered copies and reductions, now */
+    int max_units_alive; /* gathered at the same time, without the root */
     cr_traffic traffic;
 } cr_fsdp_stats;
 cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f);

@@ -138,13 +138,13 @@ static void write_totals(const cr_units *u, cr_buf *out)
 {
     const cr_unit *root = &u->unit[0], *largest = NULL;
     int64_t all = u->num_trained + u->num_frozen,
-            in_root = root->trained.num_elems + root->frozen.num_elems, most = 0;
+            in_root = root->trained.num_elems + root->frozen.num_elems, max = 0;
     size_t num_tiny = 0;
 
     for (size_t i = 1; i < u->num; i++) {
         int64_t n = u->unit[i].trained.num_elems + u->unit[i].frozen.num_elems;
         num_tiny += n < 100000;
-        if (n > most) most = n, largest = &u->unit[i];
+        if (n > max) max = n, largest = &u->unit[i];
     }
     cr_buf_addf(out, "%zu units on %d shards: %lld elements, %lld of them trained\n", u->num,
                 u->num_shards, (long long)all, (long long)u->num_trained);
@@ -158,9 +158,9 @@ static void write_totals(const cr_units *u, cr_buf *out)
                     100.0 * (double)in_root / (double)all,
                     root->module->model->config.is_tied ? "; tied embeddings have to be there"
                                                         : ", or wrap_lm_output");
-    if (largest && most * 2 > all && u->num > 2)
+    if (largest && max * 2 > all && u->num > 2)
         cr_buf_addf(out, "warning: %s has %.0f %% of the elements in one unit\n", largest->name,
-                    100.0 * (double)most / (double)all);
+                    100.0 * (double)max / (double)all);
     if (cr_units_can_diverge(u, root->module->model))
         cr_buf_adds(
             out,

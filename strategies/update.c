@@ -11,10 +11,10 @@
 /* Gradients on the host: part by part on the device. */
 static cr_status sum_from_host(cr_fsdp *f, cr_group *group, cr_mem *grad, size_t num, cr_err *err)
 {
-    size_t most = (size_t)f->part_elems;
+    size_t max = (size_t)f->part_elems;
 
-    for (size_t first = 0; first < num; first += most) {
-        size_t n = num - first < most ? num - first : most, bytes = n * sizeof(float);
+    for (size_t first = 0; first < num; first += max) {
+        size_t n = num - first < max ? num - first : max, bytes = n * sizeof(float);
         cr_mem *host = cr_at(CR_F32, grad, (int64_t)first);
         CR_TRY(cr_upload_async(f->dev, f->part, host, bytes, err));
         CR_TRY(cr_all_reduce_f32(group, "gradients", f->part, n, err));

@@ -26,8 +26,8 @@ typedef struct array {
     cr_mem *on[2];
 } array;
 
-enum { MOST = 24 };
-static array all[MOST]; /* of the case that runs */
+enum { MAX_NUM = 24 };
+static array all[MAX_NUM]; /* of the case that runs */
 static int num_arrays;
 static uint64_t salt;
 
@@ -43,7 +43,7 @@ static inline int add(elem_kind elems, cr_dtype dtype, int64_t num, double near,
     array *a = &all[num_arrays];
     cr_device *devices[] = {cpu, dev};
 
-    assert_true(num_arrays < MOST);
+    assert_true(num_arrays < MAX_NUM);
     *a = (array){elems, dtype, num, near, {NULL, NULL}};
     for (int i = 0; i < 2; i++) {
         OK(cr_device_alloc(devices[i], bytes_of(a), &a->on[i], &err));

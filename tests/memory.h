@@ -42,14 +42,14 @@ static inline void *in_copy(const void *copy, const cr_mem *whole, const cr_mem 
 
 /* ---- arrays on a device ---- */
 
-enum { MOST_MOVED = 64 };
+enum { MAX_MOVED = 64 };
 typedef struct moved_array {
     cr_device *dev;
     cr_mem *mem;
     const void *host;
     size_t num_bytes;
 } moved_array;
-static moved_array all_moved[MOST_MOVED];
+static moved_array all_moved[MAX_MOVED];
 static int num_moved;
 
 /* An array that is there already is not copied again; NULL stays NULL. */
@@ -61,7 +61,7 @@ static inline cr_mem *to_device(cr_device *dev, const void *host, size_t num_byt
     for (int i = 0; i < num_moved; i++)
         if (all_moved[i].host == host && all_moved[i].dev == dev) return all_moved[i].mem;
     if (!host) return NULL;
-    CR_CHECK(num_moved < MOST_MOVED, "more than %d arrays are on devices", num_moved);
+    CR_CHECK(num_moved < MAX_MOVED, "more than %d arrays are on devices", num_moved);
     *m = (moved_array){dev, NULL, host, num_bytes};
     CR_CHECK(cr_device_alloc(dev, num_bytes, &m->mem, &err) == CR_OK, "%s", err.msg);
     refill(dev, m->mem, host, num_bytes);

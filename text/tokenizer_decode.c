@@ -14,24 +14,24 @@ static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
  * that could begin a character has *num bytes (false), or something unfinished (*num 0). */
 static bool scan_utf8(const unsigned char *s, size_t num_bytes, size_t *num)
 {
-    unsigned char least = 0x80, most = 0xBF;
+    unsigned char min = 0x80, max = 0xBF;
     size_t want = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
 
     *num = 1;
     if (want == 1) return true;
     if (want == 0 || s[0] > 0xF4) return false;
-    if (s[0] == 0xE0) least = 0xA0;
-    if (s[0] == 0xED) most = 0x9F;
-    if (s[0] == 0xF0) least = 0x90;
-    if (s[0] == 0xF4) most = 0x8F;
+    if (s[0] == 0xE0) min = 0xA0;
+    if (s[0] == 0xED) max = 0x9F;
+    if (s[0] == 0xF0) min = 0x90;
+    if (s[0] == 0xF4) max = 0x8F;
     for (; *num < want; ++*num) {
         if (*num == num_bytes) {
             *num = 0;
             return false;
         }
-        if (s[*num] < least || s[*num] > most) return false;
-        least = 0x80;
-        most = 0xBF;
+        if (s[*num] < min || s[*num] > max) return false;
+        min = 0x80;
+        max = 0xBF;
     }
     return true;
 }

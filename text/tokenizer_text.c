@@ -12,7 +12,7 @@
 /* ---- pieces ---- */
 
 /* What normalizers may make of a text, beyond what any of a real model does: times as many bytes, and as many more */
-enum { MOST_GROWTH = 64, MOST_ADDED = 1 << 20 };
+enum { MAX_GROWTH = 64, MAX_ADDED = 1 << 20 };
 
 void cri_text_free(cri_text *text)
 {
@@ -223,11 +223,11 @@ static cr_status add_normal_form(cr_buf *out, const char *text, size_t num_bytes
 }
 
 static void add_replaced(cr_buf *out, const char *text, size_t num_bytes, const cri_step *s,
-                         size_t most)
+                         size_t max)
 {
     const char *end = text + num_bytes, *found;
 
-    while (out->num_bytes <= most && /* rewrite_all says it */
+    while (out->num_bytes <= max && /* rewrite_all says it */
            (found = memmem(text, (size_t)(end - text), s->from, s->num_from))) {
         cr_buf_add(out, text, (size_t)(found - text));
         cr_buf_add(out, s->to, s->num_to);
@@ -265,7 +265,7 @@ static void add_letters(cr_buf *out, const char *text, size_t num_bytes)
 }
 
 static cr_status rewrite(const cri_step *s, const char *text, const cri_piece *piece, cr_buf *out,
-                         size_t most, cr_err *err)
+                         size_t max, cr_err *err)
 {
     size_t begin = piece->begin, end = piece->end;
     bool has_prefix =
@@ -276,7 +276,7 @@ static cr_status rewrite(const cri_step *s, const char *text, const cri_piece *p
     case CRI_STEP_FORM:
         return add_normal_form(out, text + begin, end - begin, s->form, err);
     case CRI_STEP_REPLACE:
-        add_replaced(out, text + begin, end - begin, s, most);
+        add_replaced(out, text + begin, end - begin, s, max);
         return CR_OK;
     case CRI_STEP_BYTES:
         add_letters(out, text + begin, end - begin);
@@ -297,7 +297,7 @@ static cr_status rewrite(const cri_step *s, const char *text, const cri_piece *p
 }
 
 /* most: bytes that the text may have then. */
-static cr_status rewrite_all(const cri_step *s, cri_text *text, size_t most, cr_err *err)
+static cr_status rewrite_all(const cri_step *s, cri_text *text, size_t max, cr_err *err)
 {
     cri_text out = {0};
 
@@ -306,11 +306,11 @@ static cr_status rewrite_all(const cri_step *s, cri_text *text, size_t most, cr_
         cri_piece piece = text->piece[i];
         cr_status status;
         size_t begin = out.bytes.num_bytes;
-        status = rewrite(s, text->bytes.data, &piece, &out.bytes, most, err);
-        if (out.bytes.num_bytes > most)
+        status = rewrite(s, text->bytes.data, &piece, &out.bytes, max, err);
+        if (out.bytes.num_bytes > max)
             status =
                 cr_fail(err, CR_EFORMAT,
-                        "tokenizer.json: its normalizer makes more than %zu bytes of a text", most);
+                        "tokenizer.json: its normalizer makes more than %zu bytes of a text", max);
         if (status != CR_OK) {
             cri_text_free(&out);
             return status;
@@ -494,7 +494,7 @@ void cri_steps_free(cri_steps *steps)
 cr_status cri_steps_run(const cri_steps *steps, size_t begin, size_t end,
                         const cri_added_list *normalized, cri_text *text, cr_err *err)
 {
-    const size_t most = MOST_GROWTH * text->bytes.num_bytes + MOST_ADDED;
+    const size_t max = MAX_GROWTH * text->bytes.num_bytes + MAX_ADDED;
 
     for (size_t i = begin; i < end; i++) {
         const cri_step *s = &steps->step[i];
@@ -503,7 +503,7 @@ cr_status cri_steps_run(const cri_steps *steps, size_t begin, size_t end,
         else if (s->kind == CRI_STEP_SPLIT)
             CR_TRY(split_all(s, text, err));
         else
-            CR_TRY(rewrite_all(s, text, most, err));
+            CR_TRY(rewrite_all(s, text, max, err));
     }
     return CR_OK;
 }

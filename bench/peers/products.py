@@ -2,7 +2,7 @@
 """The products of bench_products in torch (oneDNN): GFLOP/s of y = x W^T, dx = dy W and dw = dy^T x (in bf16: torch adds it to
 the gradient afterwards).
 
-usage: products.py [--threads 1] [--repeat 15] [--dtypes fp32,bf16] [--least-m 16] [--croll build/release/bench_products]
+usage: products.py [--threads 1] [--repeat 15] [--dtypes fp32,bf16] [--min-m 16] [--croll build/release/bench_products]
 One JSON line a shape and dtype, [best, median]; one thread: its CPU time, more: the wall clock. --croll: that program in turn, each
 shape in fp32 and bf16 before torch's, so that both have the same clock of the CPU.
 """
@@ -16,14 +16,14 @@ import common
 def main():
     p = common.parser(__doc__, repeat=15)
     p.add_argument('--dtypes', default='bf16')
-    p.add_argument('--least-m', type=int, default=16)
+    p.add_argument('--min-m', type=int, default=16)
     p.add_argument('--croll')
     a = p.parse_args()
     torch = common.set_threads(a.threads)
     now = time.thread_time if a.threads == 1 else time.perf_counter
     for n, k in ((1536, 576), (576, 1536), (576, 576), (49152, 576)):
         for m in (16, 64, 256, 512):
-            if m < a.least_m:
+            if m < a.min_m:
                 continue
             for dtype in ('fp32', 'bf16') if a.croll else ():
                 subprocess.run([a.croll, str(a.threads), dtype, str(a.repeat), f'{m}x{n}x{k}'], check=True)

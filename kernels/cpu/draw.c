@@ -165,13 +165,13 @@ static uint32_t sort_key(float z)
 
 /* Those with z >= least, largest first, equal ones in order of ids (radix sort: stable). The result
  * is s->candidates again. */
-static size_t collect(sampler *s, float least)
+static size_t collect(sampler *s, float min)
 {
     candidate *from = s->candidates, *to = s->sorted;
     size_t num = 0;
 
     for (size_t i = 0; i < (size_t)s->n; i++)
-        if (s->z[i] >= least) from[num++] = (candidate){s->z[i], (int32_t)i};
+        if (s->z[i] >= min) from[num++] = (candidate){s->z[i], (int32_t)i};
     for (int shift = 0; shift < 32; shift += 8) {
         size_t start[257] = {0};
         for (size_t i = 0; i < num; i++)
@@ -189,7 +189,7 @@ static size_t collect(sampler *s, float least)
 
 /* Turn the first candidates into weights e^(z - most) until their mass reaches `wanted`; how many,
  * and which of them is last. */
-static size_t take_mass(candidate *c, size_t num, float most, double wanted, double *mass,
+static size_t take_mass(candidate *c, size_t num, float max, double wanted, double *mass,
                         candidate *last)
 {
     size_t keep;
@@ -197,18 +197,18 @@ static size_t take_mass(candidate *c, size_t num, float most, double wanted, dou
     *mass = 0;
     for (keep = 0; keep < num && (keep == 0 || *mass < wanted); keep++) {
         *last = c[keep];
-        c[keep].z = expf(c[keep].z - most);
+        c[keep].z = expf(c[keep].z - max);
         *mass += c[keep].z;
     }
     return keep;
 }
 
-static double total_mass(const candidate *c, size_t num, float most)
+static double total_mass(const candidate *c, size_t num, float max)
 {
     double total = 0;
 
     for (size_t i = 0; i < num; i++)
-        total += expf(c[i].z - most);
+        total += expf(c[i].z - max);
     return total;
 }
 
@@ -225,7 +225,7 @@ static int32_t draw_weighted(const candidate *weights, size_t keep, double mass,
 
 static float largest(const float *z, size_t n, int32_t *id)
 {
-    float lane[16], most = -INFINITY;
+    float lane[16], max = -INFINITY;
     size_t i = 0;
 
     for (int l = 0; l < 16; l++)
@@ -234,13 +234,13 @@ static float largest(const float *z, size_t n, int32_t *id)
         for (int l = 0; l < 16; l++)
             lane[l] = z[i + l] > lane[l] ? z[i + l] : lane[l];
     for (int l = 0; l < 16; l++)
-        most = lane[l] > most ? lane[l] : most;
+        max = lane[l] > max ? lane[l] : max;
     for (; i < n; i++)
-        most = z[i] > most ? z[i] : most;
-    for (i = 0; i < n && z[i] != most;)
+        max = z[i] > max ? z[i] : max;
+    for (i = 0; i < n && z[i] != max;)
         i++;
     *id = (int32_t)i;
-    return most;
+    return max;
 }
 
 /* Ids, ascending, of the first `keep` entries in the order of collect; `last` is the last of them. */
@@ -251,10 +251,10 @@ static void list_kept(sampler *s, candidate last, size_t keep)
 
     for (size_t i = 0; i < n; i += 16) {
         size_t end = i + 16 < n ? i + 16 : n;
-        float most = -INFINITY;
+        float max = -INFINITY;
         for (size_t k = i; k < end; k++)
-            most = s->z[k] > most ? s->z[k] : most;
-        for (size_t k = i; most >= last.z && k < end; k++)
+            max = s->z[k] > max ? s->z[k] : max;
+        for (size_t k = i; max >= last.z && k < end; k++)
             if (sort_key(s->z[k]) < key || (sort_key(s->z[k]) == key && (int32_t)k <= last.id))
                 s->kept[num++] = (int32_t)k;
     }
@@ -268,29 +268,29 @@ static void draw_filtered(sampler *s, const cr_draw_row *row, cr_drawn *out)
     candidate *c = s->candidates, last = {0};
     size_t n = (size_t)s->n, num, keep;
     bool has_k = row->top_k > 0 && row->top_k < s->n;
-    float most = largest(s->z, n, &out->id), log_prob = 0, min_z = CRI_MOST_BANNED, width = 4;
+    float max = largest(s->z, n, &out->id), log_prob = 0, min_z = CRI_MAX_BANNED, width = 4;
     double mass, wanted = INFINITY;
 
-    if (isfinite(most) && (!row->is_raw || (!has_k && row->top_p < 1)))
+    if (isfinite(max) && (!row->is_raw || (!has_k && row->top_p < 1)))
         log_prob = s->log_prob(s->z, s->n, out->id, NULL, row, NULL);
-    if (!isfinite(most) || !isfinite(log_prob)) {
+    if (!isfinite(max) || !isfinite(log_prob)) {
         out->id = -1;
         return;
     }
-    if (row->min_p > 0) min_z = most + logf(row->min_p);
+    if (row->min_p > 0) min_z = max + logf(row->min_p);
     if (has_k) {
         num = collect(s, kth_greatest(s->z, n, (size_t)row->top_k, c));
-        if (row->top_p < 1) wanted = (double)row->top_p * total_mass(c, num, most);
+        if (row->top_p < 1) wanted = (double)row->top_p * total_mass(c, num, max);
     } else if (row->top_p < 1) { /* the smallest top set whose mass reaches top_p */
         wanted = (double)row->top_p * exp(-(double)log_prob);
-        while ((num = collect(s, most - width)) < n && total_mass(c, num, most) < wanted)
+        while ((num = collect(s, max - width)) < n && total_mass(c, num, max) < wanted)
             width = width < 64 ? width * 2 : INFINITY;
     } else {
         num = collect(s, min_z);
     }
     while (num > 1 && c[num - 1].z < min_z)
         num--;
-    keep = take_mass(c, num, most, wanted, &mass, &last);
+    keep = take_mass(c, num, max, wanted, &mass, &last);
     out->id = draw_weighted(c, keep, mass, row->u);
     if (row->is_raw || keep == n) return;
     list_kept(s, last, keep);
@@ -318,7 +318,7 @@ static void find_numbers(const sampler *s, const float *z, float temperature,
     out->log_prob =
         s->log_prob(z, s->n, out->id, temperature != 1 || num_kept ? &edits : NULL, row, out);
     for (int64_t i = 0; i < row->num_top; i++)
-        if (out->top_log_probs[i] < CRI_MOST_BANNED) out->top_log_probs[i] = -INFINITY;
+        if (out->top_log_probs[i] < CRI_MAX_BANNED) out->top_log_probs[i] = -INFINITY;
 }
 
 static void draw_row(sampler *s, const float *logits, const cr_draw_row *row, cr_drawn *out)

@@ -746,14 +746,14 @@ static cr_status find_functions(cuda *c, cr_err *err)
 /* Blocks of kernels of NCCL, and of casts and sums beside it, which other GPUs wait for, are placed before those of compute. */
 static cr_status make_streams(cuda *c, cr_err *err)
 {
-    int least, highest;
+    int min, highest;
 
-    CR_TRY(check("priorities of streams", cudaDeviceGetStreamPriorityRange(&least, &highest), err));
+    CR_TRY(check("priorities of streams", cudaDeviceGetStreamPriorityRange(&min, &highest), err));
     for (int s = 0; s < CR_NUM_STREAMS; s++) {
         bool is_first = s == CR_STREAM_GATHER || s == CR_STREAM_REDUCE;
         CR_TRY(check("a stream",
                      cudaStreamCreateWithPriority(&c->of[s].stream, cudaStreamNonBlocking,
-                                                  is_first ? highest : least),
+                                                  is_first ? highest : min),
                      err));
     }
     return CR_OK;

@@ -47,20 +47,20 @@ template <class T> static __global__ void __launch_bounds__(WIDTH) route(router_
 {
     int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int lane = (int)threadIdx.x % 32, E = a.num_experts, k = a.top_k;
-    float most = -INFINITY, sum = 0.0f;
+    float max = -INFINITY, sum = 0.0f;
 
     if (t >= a.num_rows) return; /* a warp at a time */
     const T *logits = a.logits + t * E;
     float *prob = a.prob + t * E, *weight = a.weight + t * k;
     int32_t *expert = a.expert + t * k;
     for (int e = lane; e < E; e += 32)
-        most = fmaxf(most, to_float(logits[e]));
-    most = warp_max(most);
+        max = fmaxf(max, to_float(logits[e]));
+    max = warp_max(max);
     for (int e = lane; e < E; e += 32)
-        sum += expf(to_float(logits[e]) - most);
+        sum += expf(to_float(logits[e]) - max);
     float scale = 1.0f / warp_sum(sum);
     for (int e = lane; e < E; e += 32)
-        prob[e] = expf(to_float(logits[e]) - most) * scale;
+        prob[e] = expf(to_float(logits[e]) - max) * scale;
     sum = 0.0f;
     for (int j = 0; j < k; j++) { /* k different ones, also if prob is NaN */
         float best = -3.0f;

@@ -19,8 +19,8 @@
 enum {
     ROWS = 2048,
     LABELS = 64,
-    MOST_Z = 6 << 20, /* logits in memory */
-    MOST_TILES = 64,  /* of words, a launch */
+    MAX_Z = 6 << 20, /* logits in memory */
+    MAX_TILES = 64,  /* of words, a launch */
     GRAD_ROWS = 4096,
     GRAD_WORDS = 6144 /* of a tile of dz, for any number of rows: a row's dx depends on it */
 };
@@ -51,9 +51,9 @@ static const char *row_at(const cr_head_args *a, int64_t row)
            (size_t)(row * a->w->num_cols) * cr_dtype_bytes(a->w->dtype);
 }
 
-static int64_t at_most(int64_t num, int64_t most)
+static int64_t at_most(int64_t num, int64_t max)
 {
-    return num < most ? num : most;
+    return num < max ? num : max;
 }
 
 /* ---- the label's logit before all others, for its rank ---- */
@@ -133,23 +133,23 @@ static cri_word_rows words_of(const cr_head_args *a)
 static int64_t words_a_launch(const cr_weight *w, int64_t num_rows)
 {
     int64_t all = (w->num_rows + CRI_WORDS - 1) / CRI_WORDS,
-            room = MOST_Z / CRI_WORDS / (num_rows < 1 ? 1 : num_rows);
+            room = MAX_Z / CRI_WORDS / (num_rows < 1 ? 1 : num_rows);
 
-    return at_most(all, at_most(room, MOST_TILES)) * CRI_WORDS;
+    return at_most(all, at_most(room, MAX_TILES)) * CRI_WORDS;
 }
 
 cr_status cri_cuda_head(cr_device *dev, const cr_head_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
-    int64_t most = at_most(a->num_rows, ROWS), width = words_a_launch(w, most);
-    size_t z_bytes = (size_t)(most * width) * sizeof(float),
+    int64_t max = at_most(a->num_rows, ROWS), width = words_a_launch(w, max);
+    size_t z_bytes = (size_t)(max * width) * sizeof(float),
            words_bytes = (size_t)(LABELS * w->num_cols) * sizeof(float);
     cudaStream_t stream = cri_cuda_stream(dev);
     cri_word_rows rows = words_of(a);
     void *mem;
 
-    CR_TRY(cri_cuda_scratch(dev, z_bytes + words_bytes + (size_t)most * sizeof(word_state), &mem,
-                            err));
+    CR_TRY(
+        cri_cuda_scratch(dev, z_bytes + words_bytes + (size_t)max * sizeof(word_state), &mem, err));
     float *z = (float *)mem;
     void *words = (char *)mem + z_bytes;
     word_state *state = (word_state *)(void *)((char *)words + words_bytes);
@@ -234,13 +234,13 @@ static cr_status take_back(cr_device *dev, const cr_head_grad_args *a, const bac
 template <class T>
 static cr_status head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
 {
-    int64_t num = a->fwd.num_rows, most = at_most(num, GRAD_ROWS), h = a->fwd.w->num_cols;
-    size_t dz_bytes = (size_t)(most * GRAD_WORDS) * sizeof(T);
+    int64_t num = a->fwd.num_rows, max = at_most(num, GRAD_ROWS), h = a->fwd.w->num_cols;
+    size_t dz_bytes = (size_t)(max * GRAD_WORDS) * sizeof(T);
     cudaStream_t stream = cri_cuda_stream(dev);
     auto round = round_rows<T>;
     void *mem;
 
-    CR_TRY(cri_cuda_scratch(dev, dz_bytes + (size_t)(most * h) * sizeof(float), &mem, err));
+    CR_TRY(cri_cuda_scratch(dev, dz_bytes + (size_t)(max * h) * sizeof(float), &mem, err));
     const backward_memory m = {mem, (float *)(void *)((char *)mem + dz_bytes)};
     for (int64_t first = 0; first < num; first += GRAD_ROWS) {
         int64_t rows = at_most(num - first, GRAD_ROWS);

@@ -12,7 +12,7 @@
 
 enum {
     MANY_ROWS = 8192, /* for which the first algorithm is asked */
-    MOST_ASKED = 4,   /* algorithms */
+    MAX_ASKED = 4,    /* algorithms */
     ALIGNED = 16,
     PROBE_BYTES = 128 << 20, /* of rows, and of their products */
     OWN_ROWS = 256           /* of the probe, each different; further ones repeat them */
@@ -206,13 +206,12 @@ static bool is_split(kept *k, const cublasLtMatmulHeuristicResult_t *found)
 
 /* Algorithms for the rows of k's layouts that do not split k, best first: how many. 0: k->refusal says why. */
 static int ask(cri_library *l, kept *k, cublasLtMatmulPreference_t preference,
-               cublasLtMatmulAlgo_t algos[MOST_ASKED])
+               cublasLtMatmulAlgo_t algos[MAX_ASKED])
 {
-    cublasLtMatmulHeuristicResult_t found[MOST_ASKED];
+    cublasLtMatmulHeuristicResult_t found[MAX_ASKED];
     int num = 0, num_whole = 0;
-    cublasStatus_t code =
-        cublasLtMatmulAlgoGetHeuristic(l->handle, k->desc, k->weight, k->rows, k->out, k->out,
-                                       preference, MOST_ASKED, found, &num);
+    cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(
+        l->handle, k->desc, k->weight, k->rows, k->out, k->out, preference, MAX_ASKED, found, &num);
 
     if (is_refused(k, "it has no algorithm without workspace", code)) return 0;
     if (num < 1) snprintf(k->refusal, sizeof k->refusal, "it has no algorithm without workspace");
@@ -251,7 +250,7 @@ typedef struct probe {
     cr_mem *mem[NUM_PARTS];
     size_t bytes[NUM_PARTS];
     size_t row_bytes, out_bytes; /* of one row */
-    int64_t most, few;           /* rows; few: of want */
+    int64_t max, few;            /* rows; few: of want */
     char *alone, *company;       /* [out_bytes] */
     char *want, *got;            /* [few, out_bytes] */
 } probe;
@@ -292,9 +291,9 @@ static cr_status fill(cr_device *dev, const probe *x, int part, cr_err *err)
 
     for (size_t i = 0; i < x->bytes[part] / sizeof *bits; i++)
         bits[i] = number(p->dtype, exponents[part], &state);
-    if (part == ROWS) mirror(bits, x->most, p->k, p->lda, true);
-    if (part == ROWS) fill_rows(bits, x->most, x->row_bytes);
-    if (part == ADD) fill_rows(bits, x->most, x->out_bytes);
+    if (part == ROWS) mirror(bits, x->max, p->k, p->lda, true);
+    if (part == ROWS) fill_rows(bits, x->max, x->row_bytes);
+    if (part == ADD) fill_rows(bits, x->max, x->out_bytes);
     if (part == WEIGHT && !p->is_b_turned) mirror(bits, p->n, p->k, p->ldb, false);
     for (int64_t k = 0; part == WEIGHT && p->is_b_turned && k < p->k / 2; k++)
         memcpy(bits + (p->k - 1 - k) * p->ldb, bits + k * p->ldb, (size_t)p->ldb * sizeof *bits);
@@ -311,13 +310,13 @@ static void find_sizes(const cri_product *p, probe *x)
     x->out_bytes = (size_t)p->ldc * cr_dtype_bytes(p->c_dtype);
     larger = x->row_bytes > x->out_bytes ? x->row_bytes : x->out_bytes;
     for (size_t i = 0; i < CR_COUNT(probe_rows); i++)
-        if (i == 0 || (size_t)probe_rows[i] * larger <= PROBE_BYTES) x->most = probe_rows[i];
-    x->few = x->most < FEW_PROBED ? x->most : FEW_PROBED;
-    x->bytes[ROWS] = (size_t)x->most * x->row_bytes;
+        if (i == 0 || (size_t)probe_rows[i] * larger <= PROBE_BYTES) x->max = probe_rows[i];
+    x->few = x->max < FEW_PROBED ? x->max : FEW_PROBED;
+    x->bytes[ROWS] = (size_t)x->max * x->row_bytes;
     x->bytes[WEIGHT] = (size_t)((p->is_b_turned ? p->k : p->n) * p->ldb) * cr_dtype_bytes(p->dtype);
     x->bytes[BIAS] = p->bias ? (size_t)p->n * cr_dtype_bytes(p->aux_dtype) : 0;
-    x->bytes[ADD] = p->add ? (size_t)x->most * x->out_bytes : 0;
-    x->bytes[OUT] = (size_t)x->most * x->out_bytes;
+    x->bytes[ADD] = p->add ? (size_t)x->max * x->out_bytes : 0;
+    x->bytes[OUT] = (size_t)x->max * x->out_bytes;
 }
 
 static cr_status probe_open(cr_device *dev, const cri_product *p, probe *x, cr_err *err)
@@ -373,7 +372,7 @@ static cr_status check_rows(cr_device *dev, cri_library *l, kept *k,
                             const cublasLtMatmulAlgo_t *algo, probe *x, cr_err *err)
 {
     for (size_t i = 0; i < CR_COUNT(probe_rows) && !k->refusal[0]; i++) {
-        if (probe_rows[i] > x->most) break;
+        if (probe_rows[i] > x->max) break;
         CR_TRY(try_rows(dev, l, k, algo, x, probe_rows[i], err));
     }
     return CR_OK;
@@ -422,7 +421,7 @@ static cr_status fit_one(cr_device *dev, cri_library *l, kept *k, probe *x,
 {
     const int64_t first = i ? up_to[i - 1] + 1 : 1,
                   nums[] = {first, (first + up_to[i]) / 2, up_to[i]};
-    cublasLtMatmulAlgo_t algos[MOST_ASKED];
+    cublasLtMatmulAlgo_t algos[MAX_ASKED];
     bool is_same = false;
     int num = 0;
 
@@ -461,7 +460,7 @@ static cr_status fit(cr_device *dev, cri_library *l, kept *k, probe *x,
 static cr_status try_algorithms(cr_device *dev, cri_library *l, kept *k, probe *x,
                                 cublasLtMatmulPreference_t preference, cr_err *err)
 {
-    cublasLtMatmulAlgo_t algos[MOST_ASKED];
+    cublasLtMatmulAlgo_t algos[MAX_ASKED];
     int num = ask(l, k, preference, algos);
 
     for (int a = 0; a < num && (a == 0 || k->refusal[0]); a++) {

@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-enum { BLOCK = 256, FEW_ROWS = 16, MOST_PARTS = 1024, MOST_COLS = 8192 };
+enum { BLOCK = 256, FEW_ROWS = 16, MAX_PARTS = 1024, MAX_COLS = 8192 };
 
 /* A row of the forward, for G threads. */
 template <int G> struct row_of {
@@ -273,17 +273,17 @@ static cr_status backward(const char *op, cr_device *dev, norm_backward<T> a, cr
                           cr_mem *dbias, cr_err *err)
 {
     int64_t n = a.num_cols, group = n <= 1024 ? 32 : (int)BLOCK, stride = (IS_LAYER ? 2 : 1) * n;
-    int64_t most = (a.num_rows + MOST_PARTS - 1) / MOST_PARTS;
+    int64_t max = (a.num_rows + MAX_PARTS - 1) / MAX_PARTS;
     cudaStream_t stream = cri_cuda_stream(dev);
     cudaError_t code;
     void *mem = NULL;
 
-    if (n > MOST_COLS)
+    if (n > MAX_COLS)
         return cr_fail(err, CR_EABSENT,
                        "%s of %lld columns is not available yet on device cuda "
                        "(at most %d)",
-                       op, (long long)n, MOST_COLS);
-    a.rows_a_group = cr_max64(most, FEW_ROWS);
+                       op, (long long)n, MAX_COLS);
+    a.rows_a_group = cr_max64(max, FEW_ROWS);
     int64_t num_parts = (a.num_rows + a.rows_a_group - 1) / a.rows_a_group;
     if (dweight || dbias)
         CR_TRY(cri_cuda_scratch(dev, (size_t)(num_parts * stride) * sizeof(float), &mem, err));

@@ -53,11 +53,11 @@ template <class T> static inline void carve(char *base, size_t *at, T **array, i
 }
 
 /* Blocks for num pieces of work, `per` a block; at most `most`, which then go round. */
-static inline dim3 blocks_for(int64_t num, int64_t per, int64_t most = 2112)
+static inline dim3 blocks_for(int64_t num, int64_t per, int64_t max = 2112)
 {
     int64_t blocks = (num + per - 1) / per;
 
-    return dim3((unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks));
+    return dim3((unsigned)(blocks < 1 ? 1 : blocks > max ? max : blocks));
 }
 
 /* op(i, num) for the 8 elements from each i on. */

@@ -52,28 +52,28 @@ static __global__ void begin_rows(cri_word_rows w, word_state *state)
 /* Largest over the block, in every thread. NaN: infinity, so that sums become NaN. */
 static __device__ __forceinline__ float block_max(float x, float *shared)
 {
-    float most = -INFINITY;
+    float max = -INFINITY;
 
     x = warp_max(x);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < BLOCK / 32; i++)
-        most = fmaxf(most, shared[i]);
+        max = fmaxf(max, shared[i]);
     __syncthreads(); /* shared may be used again */
-    return most;
+    return max;
 }
 
 /* The state takes in a tile whose sums are relative to `most`, the larger of both; scale: e^(state's - most). The products are
  * fused by name: two kernels join tiles, and their bits must not depend on the compiler. */
-static __device__ __forceinline__ void join(word_state *s, float most, float scale, float sum,
+static __device__ __forceinline__ void join(word_state *s, float max, float scale, float sum,
                                             float moment)
 {
     if (!(s->sum > 0.0f)) scale = 0.0f;
-    if (scale > 0.0f) moment = fmaf(scale, fmaf(s->most - most, s->sum, s->moment), moment);
+    if (scale > 0.0f) moment = fmaf(scale, fmaf(s->max - max, s->sum, s->moment), moment);
     s->moment = moment;
     s->sum = fmaf(s->sum, scale, sum);
-    s->most = most;
+    s->max = max;
 }
 
 /* A thread's words of a tile. id -1: not kept, or past the tile. */
@@ -104,29 +104,29 @@ static __device__ __forceinline__ tile_words load_tile(const word_edits &e, int6
 }
 
 /* The largest kept word, in every thread, and how many kept words are above label_z, of this one. */
-static __device__ __forceinline__ float find_most(const tile_words &t, float label_z, float &above,
-                                                  float *shared)
+static __device__ __forceinline__ float find_max(const tile_words &t, float label_z, float &above,
+                                                 float *shared)
 {
-    float most = -INFINITY;
+    float max = -INFINITY;
 
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
         if (t.ids[i] < 0) continue;
-        most = fmaxf(most, isnan(t.z[i]) ? INFINITY : t.z[i]);
+        max = fmaxf(max, isnan(t.z[i]) ? INFINITY : t.z[i]);
         above += t.z[i] > label_z ? 1.0f : 0.0f;
     }
-    return block_max(most, shared);
+    return block_max(max, shared);
 }
 
 /* The sums of a tile relative to `most`, in every thread. */
-static __device__ __forceinline__ void add_words(const tile_words &t, float most, float &sum,
+static __device__ __forceinline__ void add_words(const tile_words &t, float max, float &sum,
                                                  float &moment, float *shared)
 {
     sum = moment = 0.0f;
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
         if (t.ids[i] < 0) continue;
-        float d = t.z[i] - most, e = expf(d);
+        float d = t.z[i] - max, e = expf(d);
         sum += e;
         moment = fmaf(d, e, moment);
     }
@@ -181,16 +181,16 @@ static __device__ __forceinline__ void take_tile(const cri_word_rows &w, word_st
                                                  int32_t *is_full)
 {
     int32_t label = w.labels[row];
-    float before = s->most, above = 0.0f, sum, moment, slope;
+    float before = s->max, above = 0.0f, sum, moment, slope;
     const tile_words t = load_tile(w.edits, row, z0, v0, cols);
-    float most = find_most(t, s->label, above, shared); /* after its barriers all have read s */
+    float max = find_max(t, s->label, above, shared); /* after its barriers all have read s */
 
 #pragma unroll
     for (int i = 0; i < MINE; i++)
         if (t.ids[i] == label) s->label = t.z[i];
     if (w.rank) above = group_sum<BLOCK>(above, shared);
-    if (most > -INFINITY) {
-        float top = fmaxf(most, before);
+    if (max > -INFINITY) {
+        float top = fmaxf(max, before);
         add_words(t, top, sum, moment, shared);
         if (threadIdx.x == 0) join(s, top, expf(before - top), sum, moment);
     }
@@ -227,10 +227,10 @@ static __device__ __forceinline__ void put_numbers(const cri_word_rows &w, int64
 {
     float log_sum = logf(s.sum);
 
-    if (w.log_prob) w.log_prob[row] = (s.label - s.most) - log_sum;
+    if (w.log_prob) w.log_prob[row] = (s.label - s.max) - log_sum;
     if (w.entropy) w.entropy[row] = log_sum - s.moment / s.sum;
-    if (w.lse) w.lse[row] = s.most + log_sum;
-    if (w.mean_z) w.mean_z[row] = s.most + s.moment / s.sum;
+    if (w.lse) w.lse[row] = s.max + log_sum;
+    if (w.mean_z) w.mean_z[row] = s.max + s.moment / s.sum;
     if (w.rank) w.rank[row] = s.rank;
 }
 
@@ -243,12 +243,12 @@ static __global__ void __launch_bounds__(BLOCK) end_rows(cri_word_rows w, const 
     if (threadIdx.x == 0) put_numbers(w, row, s);
     for (int64_t i = threadIdx.x; i < w.num_top; i += BLOCK) {
         int64_t at = row * w.num_top + i;
-        w.top_log_prob[at] = i < s.num_top ? (w.top_log_prob[at] - s.most) - log_sum : -INFINITY;
+        w.top_log_prob[at] = i < s.num_top ? (w.top_log_prob[at] - s.max) - log_sum : -INFINITY;
         if (i >= s.num_top) w.top_ids[at] = -1;
     }
     for (int64_t i = threadIdx.x; i < w.num_chosen; i += BLOCK) {
         int64_t at = row * w.num_chosen + i;
-        w.chosen_log_prob[at] = (w.chosen_log_prob[at] - s.most) - log_sum;
+        w.chosen_log_prob[at] = (w.chosen_log_prob[at] - s.max) - log_sum;
     }
 }
 
@@ -256,8 +256,8 @@ static __global__ void __launch_bounds__(BLOCK) end_rows(cri_word_rows w, const 
 
 /* Numbers of each tile, [num_rows, num]. */
 struct tile_rows {
-    int64_t num;                      /* tiles of a row */
-    float *most, *top, *sum, *moment; /* top: the largest word up to its end */
+    int64_t num;                     /* tiles of a row */
+    float *max, *top, *sum, *moment; /* top: the largest word up to its end */
     int32_t *above;
     float *top_z; /* [num_rows, num, num_top], falling; id INT32_MAX: no more */
     int32_t *top_ids;
@@ -302,12 +302,12 @@ static __global__ void __launch_bounds__(BLOCK, 8)
     const float *words = row_of(w, from, row);
     float above = 0.0f, label_z = w.rank ? label_of(w, row, words) : 0.0f, z = INFINITY;
     const tile_words t = tile_of(w, words);
-    float most = find_most(t, label_z, above, shared);
+    float max = find_max(t, label_z, above, shared);
     int32_t id = -1;
 
     if (w.rank) above = group_sum<BLOCK>(above, shared);
     if (threadIdx.x == 0) {
-        to.most[tile] = most;
+        to.max[tile] = max;
         to.above[tile] = (int32_t)above;
     }
     for (int64_t n = 0; n < w.num_top; n++) {
@@ -333,7 +333,7 @@ static __global__ void __launch_bounds__(BLOCK, 8)
     float top = -INFINITY, sum, moment;
 
     for (int64_t i = first + threadIdx.x; i <= tile; i += BLOCK)
-        top = fmaxf(top, to.most[i]);
+        top = fmaxf(top, to.max[i]);
     top = block_max(top, shared);
     add_words(t, top, sum, moment, shared);
     if (threadIdx.x) return;
@@ -364,7 +364,7 @@ static __global__ void __launch_bounds__(BLOCK)
             top[i] = t.top[tile];
             sum[i] = t.sum[tile];
             moment[i] = t.moment[tile];
-            scale[i] = t.most[tile] == -INFINITY ? -1.0f : expf(before - top[i]);
+            scale[i] = t.max[tile] == -INFINITY ? -1.0f : expf(before - top[i]);
             above += t.above[tile];
         }
         __syncthreads();
@@ -399,7 +399,7 @@ static __global__ void __launch_bounds__(BLOCK) take_first(cri_word_rows w, tile
         z = next_z, id = next_id;
         if (threadIdx.x) continue;
         w.top_ids[row * w.num_top + n] = id < INT32_MAX ? id : -1;
-        w.top_log_prob[row * w.num_top + n] = id < INT32_MAX ? (z - s.most) - log_sum : -INFINITY;
+        w.top_log_prob[row * w.num_top + n] = id < INT32_MAX ? (z - s.max) - log_sum : -INFINITY;
     }
 }
 
@@ -428,7 +428,7 @@ static size_t lay_out(const cri_word_rows *w, char *base, tile_rows *t)
     size_t at = 0;
 
     t->num = tiles;
-    carve(base, &at, &t->most, num);
+    carve(base, &at, &t->max, num);
     carve(base, &at, &t->top, num);
     carve(base, &at, &t->sum, num);
     carve(base, &at, &t->moment, num);

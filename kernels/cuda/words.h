@@ -115,7 +115,7 @@ typedef struct cri_word_rows {
 
 /* Of one row, while tiles are taken in. */
 struct word_state {
-    float most, sum, moment, label; /* M, sum e^(z - M), sum (z - M) e^(z - M), z of the label */
+    float max, sum, moment, label; /* M, sum e^(z - M), sum (z - M) e^(z - M), z of the label */
     int32_t num_top, rank;
 };
 

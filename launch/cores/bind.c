@@ -9,19 +9,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MOST_NODES = 1024, MASK_BITS = 8 * sizeof(unsigned long) };
+enum { MAX_NODES = 1024, MASK_BITS = 8 * sizeof(unsigned long) };
 
 /* Memory of all its nodes page by page. */
 static cr_status interleave(const cr_topology *t, const cr_share *s, cr_err *err)
 {
-    unsigned long mask[MOST_NODES / MASK_BITS] = {0};
+    unsigned long mask[MAX_NODES / MASK_BITS] = {0};
     int first;
 
     for (int k = 0; k < s->num_nodes; k++) {
         int node = (cr_topology_node(t, s->first_node + k, &first), t->core[first].node);
-        if (node < MOST_NODES) mask[node / MASK_BITS] |= 1ul << node % MASK_BITS;
+        if (node < MAX_NODES) mask[node / MASK_BITS] |= 1ul << node % MASK_BITS;
     }
-    if (syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, mask, MOST_NODES + 1) != 0)
+    if (syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, mask, MAX_NODES + 1) != 0)
         return cr_fail(err, CR_EIO, "memory cannot be spread over %d NUMA nodes: %s", s->num_nodes,
                        strerror(errno));
     return CR_OK;

@@ -119,19 +119,19 @@ int cr_topology_node(const cr_topology *t, int k, int *first)
 
 void cr_topology_text(const cr_topology *t, cr_buf *out)
 {
-    int least = t->num_cores, most = 0, first;
+    int min = t->num_cores, max = 0, first;
 
     for (int k = 0; k < t->num_nodes; k++) {
         int num = cr_topology_node(t, k, &first);
-        if (num < least) least = num;
-        if (num > most) most = num;
+        if (num < min) min = num;
+        if (num > max) max = num;
     }
     cr_buf_addf(out, "%d core%s", t->num_cores, t->num_cores == 1 ? "" : "s");
     if (t->num_cpus > t->num_cores) cr_buf_addf(out, " (%d hardware threads)", t->num_cpus);
     cr_buf_addf(out, ", %d NUMA node%s", t->num_nodes, t->num_nodes == 1 ? "" : "s");
-    if (t->num_nodes > 1 && least == most)
-        cr_buf_addf(out, " of %d core%s", most, most == 1 ? "" : "s");
+    if (t->num_nodes > 1 && min == max)
+        cr_buf_addf(out, " of %d core%s", max, max == 1 ? "" : "s");
     else if (t->num_nodes > 1)
-        cr_buf_addf(out, " of %d to %d cores", least, most);
+        cr_buf_addf(out, " of %d to %d cores", min, max);
     if (t->quota > 0) cr_buf_addf(out, ", CPU time for %.4g of them", t->quota);
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 65536 /* of anything in one line */, MOST_SECONDS = 60 };
+enum { MAX_NUM = 65536 /* of anything in one line */, MAX_SECONDS = 60 };
 
 static const char *const asks[CR_AGENT_ASKS] = {"hello", "clock", "look", "connect", "measure"};
 
@@ -26,25 +26,25 @@ static cr_status get_text(const json_t *object, const char *key, char *out, size
     return CR_OK;
 }
 
-static cr_status get_int(const json_t *object, const char *key, int64_t least, int64_t most,
+static cr_status get_int(const json_t *object, const char *key, int64_t min, int64_t max,
                          int64_t *out, cr_err *err)
 {
     const json_t *value = json_object_get(object, key);
 
     *out = json_integer_value(value);
-    if (json_is_integer(value) && *out >= least && *out <= most) return CR_OK;
-    return cr_fail(err, CR_EFORMAT, "%s is not an integer of %lld to %lld", key, (long long)least,
-                   (long long)most);
+    if (json_is_integer(value) && *out >= min && *out <= max) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "%s is not an integer of %lld to %lld", key, (long long)min,
+                   (long long)max);
 }
 
-static cr_status get_number(const json_t *object, const char *key, double most, double *out,
+static cr_status get_number(const json_t *object, const char *key, double max, double *out,
                             cr_err *err)
 {
     const json_t *value = json_object_get(object, key);
 
     *out = json_number_value(value);
-    if (json_is_number(value) && *out >= 0 && *out <= most) return CR_OK;
-    return cr_fail(err, CR_EFORMAT, "%s is not a number of 0 to %g", key, most);
+    if (json_is_number(value) && *out >= 0 && *out <= max) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "%s is not a number of 0 to %g", key, max);
 }
 
 static cr_status get_array(const json_t *object, const char *key, const json_t **out, size_t *num,
@@ -52,9 +52,9 @@ static cr_status get_array(const json_t *object, const char *key, const json_t *
 {
     *out = json_object_get(object, key);
     *num = json_array_size(*out);
-    if (json_is_array(*out) && *num <= MOST) return CR_OK;
+    if (json_is_array(*out) && *num <= MAX_NUM) return CR_OK;
     *num = 0;
-    return cr_fail(err, CR_EFORMAT, "%s is not a list of at most %d", key, (int)MOST);
+    return cr_fail(err, CR_EFORMAT, "%s is not a list of at most %d", key, (int)MAX_NUM);
 }
 
 static cr_status get_address(const json_t *object, char out[CR_AGENT_ADDRESS], cr_err *err)
@@ -166,7 +166,7 @@ static cr_status read_peers(const json_t *object, cr_agent_request *out, cr_err 
     for (size_t i = 0; i < num; i++) {
         const json_t *peer = json_array_get(list, i);
         int64_t node, port;
-        CR_TRY(get_int(peer, "node", 0, MOST, &node, err));
+        CR_TRY(get_int(peer, "node", 0, MAX_NUM, &node, err));
         CR_TRY(get_int(peer, "port", 1, 65535, &port, err));
         CR_TRY(get_address(peer, out->to[i].address, err));
         out->to[i].node = (int)node;
@@ -188,7 +188,7 @@ static cr_status read_request(const json_t *object, cr_agent_request *out, cr_er
         out->ask++;
     switch (out->ask) {
     case CR_AGENT_HELLO:
-        CR_TRY(get_int(object, "node", 0, MOST, &node, err));
+        CR_TRY(get_int(object, "node", 0, MAX_NUM, &node, err));
         out->node = (int)node;
         return get_hex(object, "token", out->token, sizeof out->token, err);
     case CR_AGENT_CLOCK:
@@ -197,11 +197,11 @@ static cr_status read_request(const json_t *object, cr_agent_request *out, cr_er
         out->folder = take_text(object, "folder");
         out->mark = take_text(object, "mark");
         out->text = take_text(object, "text");
-        CR_TRY(get_number(object, "seconds", MOST_SECONDS, &out->seconds, err));
+        CR_TRY(get_number(object, "seconds", MAX_SECONDS, &out->seconds, err));
         return get_texts(object, "models", &out->model, &out->num_models, err);
     case CR_AGENT_CONNECT:
     case CR_AGENT_MEASURE:
-        CR_TRY(get_number(object, "seconds", MOST_SECONDS, &out->seconds, err));
+        CR_TRY(get_number(object, "seconds", MAX_SECONDS, &out->seconds, err));
         return read_peers(object, out, err);
     default:
         return cr_fail(err, CR_EFORMAT, "ask is not one that this agent knows");
@@ -308,10 +308,10 @@ static cr_status read_look(const json_t *object, cr_agent_look *out, cr_err *err
     CR_TRY(get_int(object, "memory", 0, INT64_MAX, &out->memory, err));
     CR_TRY(get_int(object, "disk", -1, INT64_MAX, &out->disk, err));
     CR_TRY(get_int(object, "files", 0, INT64_MAX, &out->files, err));
-    CR_TRY(get_int(object, "gpus", 0, MOST, &gpus, err));
+    CR_TRY(get_int(object, "gpus", 0, MAX_NUM, &gpus, err));
     out->num_gpus = (int)gpus;
-    CR_TRY(get_int(object, "cores", 1, MOST, &cores, err));
-    CR_TRY(get_int(object, "nodes", 1, MOST, &nodes, err));
+    CR_TRY(get_int(object, "cores", 1, MAX_NUM, &cores, err));
+    CR_TRY(get_int(object, "nodes", 1, MAX_NUM, &nodes, err));
     out->num_cores = (int)cores;
     out->num_nodes = (int)nodes;
     CR_TRY(get_text(object, "cpus", out->cpus, sizeof out->cpus, err));

@@ -18,7 +18,7 @@ enum {
     PING = 8,
     PINGS = 20,
     CHUNK = 1 << 18,
-    MOST_CONNECTIONS = 1024,
+    MAX_CONNECTIONS = 1024,
     WAIT_SECONDS = 3, /* for one read or write */
     STREAM_SECONDS = 5
 };
@@ -104,7 +104,7 @@ static void *accept_all(void *context)
         pthread_t thread;
         if (fd < 0) {
             cr_sleep_s(0.01); /* no descriptors: some will be closed */
-        } else if (atomic_fetch_add(&num_connections, 1) >= MOST_CONNECTIONS ||
+        } else if (atomic_fetch_add(&num_connections, 1) >= MAX_CONNECTIONS ||
                    pthread_create(&thread, &detached, answer, (void *)(intptr_t)fd) != 0) {
             atomic_fetch_sub(&num_connections, 1);
             close(fd);
@@ -286,7 +286,7 @@ static double receive_rate(int fd, double first, double seconds)
 cr_status cr_agent_measure(const cr_agent_self *self, const cr_agent_peer *from, double seconds,
                            cr_agent_rate *out, cr_err *err)
 {
-    double least_s = WAIT_SECONDS, until_s = cr_now_s() + PINGS_S;
+    double min_s = WAIT_SECONDS, until_s = cr_now_s() + PINGS_S;
     char ping[PING] = "ping", start[PING] = "go";
     int fd;
 
@@ -299,14 +299,14 @@ cr_status cr_agent_measure(const cr_agent_self *self, const cr_agent_peer *from,
                     (int)WAIT_SECONDS);
             break;
         }
-        if (cr_now_s() - begin_s < least_s) least_s = cr_now_s() - begin_s;
+        if (cr_now_s() - begin_s < min_s) min_s = cr_now_s() - begin_s;
     }
     if (err->status == CR_OK && send_all(fd, start, sizeof start)) {
-        double first = 9 * least_s; /* TCP needs round trips to find the rate of a long link */
+        double first = 9 * min_s; /* TCP needs round trips to find the rate of a long link */
         if (first < seconds / 2) first = seconds / 2;
         if (first > 4 * seconds) first = 4 * seconds;
-        out->latency_s = least_s / 2;
-        out->bytes_per_s = receive_rate(fd, first, first + seconds / 2 + 2 * least_s);
+        out->latency_s = min_s / 2;
+        out->bytes_per_s = receive_rate(fd, first, first + seconds / 2 + 2 * min_s);
     }
     close(fd);
     return err->status;

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 8 << 20, SAID_BYTES = 4096, NOT_FOUND = 127, SSH_FAILED = 255 };
+enum { MAX_BYTES = 8 << 20, SAID_BYTES = 4096, NOT_FOUND = 127, SSH_FAILED = 255 };
 static const double END_S = 1;
 extern char **environ;
 
@@ -248,7 +248,7 @@ static void take(cr_agent *a)
             a->is_asked = false;
             return;
         }
-        if (a->line.num_bytes > MOST_BYTES) {
+        if (a->line.num_bytes > MAX_BYTES) {
             cr_agent_drop(a, "its answer does not end: is something printed by the shell that ssh "
                              "starts?");
             return;

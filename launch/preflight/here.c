@@ -43,13 +43,13 @@ static cr_status check_threads(const cr_layout *layout, cr_err *err)
 /* With fewer files Open MPI's ranks wait for one another for ever. */
 static cr_status check_files(const cr_layout *layout, cr_err *err)
 {
-    const int least = cr_needs_files(layout->num_ranks);
+    const int min = cr_needs_files(layout->num_ranks);
     struct rlimit files;
 
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)least)
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)min)
         return cr_fail(err, CR_ECONFIG,
                        "ulimit -n is %llu, a run of %d ranks needs at least %d open files",
-                       (unsigned long long)files.rlim_cur, layout->num_ranks, least);
+                       (unsigned long long)files.rlim_cur, layout->num_ranks, min);
     return CR_OK;
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    LEAST_FILES = 56, /* measured: 16 ranks run with 112, not 64 */
+    MIN_FILES = 56, /* measured: 16 ranks run with 112, not 64 */
     FILES_OF_A_RANK = 4,
     MPI_SHM_BYTES = 4500000, /* measured: of Open MPI for each rank */
     GATHERED_UNITS = 2,      /* at a time, shared by the ranks of a host; of GPUs in their memory */
@@ -18,7 +18,7 @@ enum {
 
 int cr_needs_files(int num_ranks)
 {
-    return LEAST_FILES + FILES_OF_A_RANK * num_ranks;
+    return MIN_FILES + FILES_OF_A_RANK * num_ranks;
 }
 
 /* Each MODEL folder once. */
@@ -48,15 +48,15 @@ static void count_elems(const cr_worker_config *w, int64_t *largest, int64_t *tr
     cr_model_free(model);
 }
 
-static int64_t most_ranks_of_a_host(const cr_hosts *hosts)
+static int64_t max_ranks_of_a_host(const cr_hosts *hosts)
 {
     int *num = CR_NEW_ARRAY(int, hosts->num);
-    int64_t most = 0;
+    int64_t max = 0;
 
     for (int i = 0; i < hosts->num_ranks; i++)
-        most = cr_max64(most, ++num[hosts->host_of[i]]);
+        max = cr_max64(max, ++num[hosts->host_of[i]]);
     cr_free(num);
-    return most;
+    return max;
 }
 
 void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hosts,
@@ -75,7 +75,7 @@ void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hos
         if (w->model_path) add_model(needs, w->model_path);
         if (w->task == CR_TASK_TRAIN) count_elems(w, &largest, &trained);
     }
-    num_local = most_ranks_of_a_host(hosts);
+    num_local = max_ranks_of_a_host(hosts);
     needs->all.output_dir = config->output_dir;
     needs->all.num_files = cr_needs_files(layout.num_ranks);
     needs->all.shm_bytes = num_local * MPI_SHM_BYTES;

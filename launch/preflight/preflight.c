@@ -262,7 +262,7 @@ static bool has_cpu(const cr_agent_look *look, const char *name)
 static void choose_cpu(cr_preflight *p)
 {
     const char *wanted = getenv("CROLL_CPU"), *best;
-    size_t least = p->num;
+    size_t min = p->num;
     bool is_different = false;
 
     for (size_t i = 0; i < p->num; i++) {
@@ -271,14 +271,14 @@ static void choose_cpu(cr_preflight *p)
         if (wanted && wanted[0] && !has_cpu(look, wanted))
             cri_find_fault(p, i, CRI_CPU, true, "CROLL_CPU is %.40s, and its CPU has %.120s",
                            wanted, look->cpus);
-        if (least < p->num) is_different |= strcmp(look->cpus, p->node[least].look.cpus) != 0;
-        if (least == p->num || has_cpu(&p->node[least].look, cri_best_cpu(look))) least = i;
+        if (min < p->num) is_different |= strcmp(look->cpus, p->node[min].look.cpus) != 0;
+        if (min == p->num || has_cpu(&p->node[min].look, cri_best_cpu(look))) min = i;
     }
     if (!is_different || (wanted && wanted[0])) return;
-    best = cri_best_cpu(&p->node[least].look);
+    best = cri_best_cpu(&p->node[min].look);
     snprintf(p->hosts->cpu, sizeof p->hosts->cpu, "%.31s", best);
     cri_find_fault(
-        p, least, CRI_CPU, false,
+        p, min, CRI_CPU, false,
         "its CPU has up to %s, others have more: all ranks use %s, so that generation and "
         "training have the same bits on all hosts (CROLL_CPU=NAME chooses)",
         best, best);

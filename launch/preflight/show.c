@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ALL_LINKS = 4, MOST_COLUMNS = CRI_TOPICS + ALL_LINKS, CELL_BYTES = 72 };
+enum { ALL_LINKS = 4, MAX_COLUMNS = CRI_TOPICS + ALL_LINKS, CELL_BYTES = 72 };
 
 const char *cri_bytes(double num, char text[CRI_BYTES_TEXT])
 {
@@ -57,9 +57,9 @@ typedef struct column {
 
 typedef struct table {
     const cr_preflight *p;
-    column column[MOST_COLUMNS];
+    column column[MAX_COLUMNS];
     size_t num_columns;
-    char (*cell)[CELL_BYTES]; /* [p->num * MOST_COLUMNS] */
+    char (*cell)[CELL_BYTES]; /* [p->num * MAX_COLUMNS] */
 } table;
 
 static bool has_finding(const cr_preflight *p, size_t node, cri_topic topic)
@@ -167,7 +167,7 @@ static void add_column(table *t, cri_topic topic, const char *title, size_t to)
         snprintf(c->title, sizeof c->title, "%s", title);
     c->width = strlen(c->title);
     for (size_t i = 0; i < t->p->num; i++) {
-        char *cell = t->cell[i * MOST_COLUMNS + t->num_columns - 1];
+        char *cell = t->cell[i * MAX_COLUMNS + t->num_columns - 1];
         size_t n;
         write_cell(t->p, i, c, cell);
         n = strlen(cell);
@@ -201,12 +201,12 @@ static void add_columns(table *t)
 
 void cr_preflight_table(const cr_preflight *p, cr_buf *out)
 {
-    table t = {.p = p, .cell = cr_alloc(p->num * MOST_COLUMNS * CELL_BYTES)};
+    table t = {.p = p, .cell = cr_alloc(p->num * MAX_COLUMNS * CELL_BYTES)};
 
     add_columns(&t);
     for (size_t row = 0; row <= p->num; row++) /* the titles first */
         for (size_t c = 0; c < t.num_columns; c++) {
-            const char *text = row ? t.cell[(row - 1) * MOST_COLUMNS + c] : t.column[c].title;
+            const char *text = row ? t.cell[(row - 1) * MAX_COLUMNS + c] : t.column[c].title;
             if (c + 1 < t.num_columns)
                 cr_buf_addf(out, "%-*s  ", (int)t.column[c].width, text);
             else

@@ -68,9 +68,9 @@ static cr_status open_ranks(cr_group *g, const int *here, cr_err *err)
     CR_TRY(cri_mpi(g->world, MPI_Comm_split(g->mpi, host, g->rank, &mpi),
                    "finding the group's ranks of this host", err));
     MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
-    g->host = cri_host_create(g, here, l->on_host[host], l->most_on_host, mpi);
+    g->host = cri_host_create(g, here, l->on_host[host], l->max_on_host, mpi);
     return cri_shared_open(g->host, CRI_SMALL_SLOTS,
-                           2 * ((size_t)l->most_on_host + 1) * CRI_STAGE_BYTES, err);
+                           2 * ((size_t)l->max_on_host + 1) * CRI_STAGE_BYTES, err);
 }
 
 /* Does this rank exchange parts, sums or entries with rank r? */
@@ -102,7 +102,7 @@ static cr_status hosts_open(cr_group *g, cr_err *err)
 {
     cri_hosts *h = g->hosts = hosts_create(g);
     const cri_layout *l = h->layout;
-    bool is_pair = l->most_on_host > 1;
+    bool is_pair = l->max_on_host > 1;
     int *here = CR_NEW_ARRAY(int, g->num_ranks);
 
     for (int r = 0; r < g->num_ranks; r++)

@@ -44,7 +44,7 @@ cri_layout *cri_layout_create(const int *host_of, int num)
         host = first == r ? l->num_hosts - 1 : l->host_of[first];
         l->host_of[r] = host;
         l->place[r] = l->on_host[host]++;
-        if (l->on_host[host] > l->most_on_host) l->most_on_host = l->on_host[host];
+        if (l->on_host[host] > l->max_on_host) l->max_on_host = l->on_host[host];
     }
     find_leaves(l, 0, num);
     for (int host = 0; host < l->num_hosts; host++)

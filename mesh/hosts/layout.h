@@ -15,7 +15,7 @@ typedef struct cri_layout {
     int *leaves_of;  /* [num_hosts] leaves there */
     int *leaf;       /* [num] first rank of its leaf */
     int *leaf_place; /* [num] of a leaf's first rank: of all leaves, those of a host together */
-    int most_on_host;
+    int max_on_host;
 } cri_layout;
 
 /* host_of[num]: any number a host; copied. */

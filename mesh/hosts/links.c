@@ -61,15 +61,15 @@ static void add_sums(tally *t, size_t num, size_t elem_bytes)
 
 static void add_all_reduce(tally *t, size_t num_bytes, size_t elem_bytes)
 {
-    size_t num = num_bytes / elem_bytes, most = CRI_STAGE_BYTES / elem_bytes;
+    size_t num = num_bytes / elem_bytes, max = CRI_STAGE_BYTES / elem_bytes;
     int n = t->l->num;
 
     if ((size_t)t->l->num_leaves * num_bytes <= CRI_SHORT_BYTES) {
         add_short(t, num_bytes, /*is_sum=*/true);
         return;
     }
-    for (size_t at = 0; at < num; at += most) {
-        size_t chunk = num - at < most ? num - at : most, each = cri_slice_elems(chunk, n);
+    for (size_t at = 0; at < num; at += max) {
+        size_t chunk = num - at < max ? num - at : max, each = cri_slice_elems(chunk, n);
         add_sums(t, cri_slice_num(each, chunk, t->rank), elem_bytes);
         for (int p = 0; p < n; p++) {
             size_t bytes = cri_slice_num(each, chunk, p) * elem_bytes;
@@ -81,14 +81,14 @@ static void add_all_reduce(tally *t, size_t num_bytes, size_t elem_bytes)
 /* As many bytes from every rank, which all ranks know. */
 static void add_pieces(tally *t, size_t part_bytes)
 {
-    size_t most = cri_piece_bytes(t->l->num);
+    size_t max = cri_piece_bytes(t->l->num);
 
     if (part_bytes * (size_t)t->l->num <= CRI_SHORT_BYTES) {
         add_short(t, part_bytes, /*is_sum=*/false);
         return;
     }
-    for (size_t at = 0; at < part_bytes; at += most)
-        add_parts(t, part_bytes - at < most ? part_bytes - at : most);
+    for (size_t at = 0; at < part_bytes; at += max)
+        add_parts(t, part_bytes - at < max ? part_bytes - at : max);
 }
 
 static void add_gathered_bytes(tally *t, size_t part_bytes)

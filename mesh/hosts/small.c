@@ -115,11 +115,11 @@ typedef struct chunk { /* of a long vector, at most CRI_STAGE_BYTES */
 
 static chunk chunk_at(const cr_group *g, const cri_vector *v, size_t at)
 {
-    size_t most = CRI_STAGE_BYTES / v->elem_bytes;
+    size_t max = CRI_STAGE_BYTES / v->elem_bytes;
     chunk c = {.v = *v};
 
     c.v.data += at * v->elem_bytes;
-    c.v.num = v->num - at < most ? v->num - at : most;
+    c.v.num = v->num - at < max ? v->num - at : max;
     c.each = cri_slice_elems(c.v.num, g->num_ranks);
     return c;
 }
@@ -181,10 +181,10 @@ static cr_status reduce_chunk(cri_exchanged *x, const chunk *c, cr_err *err)
 static void make_room(cr_group *g)
 {
     cri_hosts *h = g->hosts;
-    size_t most = CRI_STAGE_BYTES / sizeof(float);
+    size_t max = CRI_STAGE_BYTES / sizeof(float);
 
     if (h->came) return;
-    cri_sums_room(g, cri_slice_elems(most, g->num_ranks), sizeof(float), &h->sums_bytes,
+    cri_sums_room(g, cri_slice_elems(max, g->num_ranks), sizeof(float), &h->sums_bytes,
                   &h->came_bytes);
     h->sums = cri_pages_map(h->sums_bytes, /*is_meta=*/false);
     h->came = cri_pages_map(h->came_bytes, /*is_meta=*/false);
@@ -244,14 +244,14 @@ static cr_status gather_known(cri_exchanged *x, const char *data, const size_t *
     cr_group *g = x->group;
     int n = g->num_ranks, me = g->rank;
     bool is_short = offsets[n] <= CRI_SHORT_BYTES;
-    size_t *offset = g->hosts->offset, most = is_short ? CRI_SHORT_BYTES : cri_piece_bytes(n);
+    size_t *offset = g->hosts->offset, max = is_short ? CRI_SHORT_BYTES : cri_piece_bytes(n);
 
-    for (size_t at = 0;; at += most) {
+    for (size_t at = 0;; at += max) {
         cri_parts p = parts_of(x, next_turn(g), is_short);
         offset[0] = 0;
         for (int r = 0; r < n; r++) {
             size_t total = offsets[r + 1] - offsets[r], left = at < total ? total - at : 0;
-            offset[r + 1] = offset[r] + (left < most ? left : most);
+            offset[r + 1] = offset[r] + (left < max ? left : max);
         }
         if (offset[n] == 0) return CR_OK;
         CR_TRY(begin(x, p.slot, err));
@@ -334,7 +334,7 @@ static cr_status move_pieces(cri_call *call, const cri_pieces *x, const size_t *
 
     CR_TRY_GOTO(out, post_pieces(call, x->recvs, x->num_recvs, NULL, x->recv, &requests, err));
     CR_TRY_GOTO(out, post_pieces(call, x->sends, x->num_sends, x->send, NULL, &requests, err));
-    if (g->hosts->layout->most_on_host > 1)
+    if (g->hosts->layout->max_on_host > 1)
         CR_TRY_GOTO(out, cri_host_transfer(g->host, call, x, sent_bytes, err));
     cr_note(cri_wait_requests(g, (MPI_Request *)(void *)requests.data,
                               (int)(requests.num_bytes / sizeof(MPI_Request)), call->name,

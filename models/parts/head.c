@@ -89,13 +89,13 @@ out:
     return err->status;
 }
 
-/* The labels that are drawn become those of the pass. Logits of as many rows at a time as MOST_BYTES hold. */
+/* The labels that are drawn become those of the pass. Logits of as many rows at a time as MAX_BYTES hold. */
 static cr_status draw_labels(cr_pass *p, const cr_weight *w, const cr_mem *normed,
                              const cr_outputs *out, cr_err *err)
 {
-    enum { MOST_BYTES = 16 << 20 };
+    enum { MAX_BYTES = 16 << 20 };
     const cri_head *h = &p->state->head;
-    int64_t num = 0, most = cr_max64(1, MOST_BYTES / (w->num_rows * 4));
+    int64_t num = 0, max = cr_max64(1, MAX_BYTES / (w->num_rows * 4));
     int32_t *rows = CR_NEW_ARRAY(int32_t, h->num_rows);
     cr_mem *labels;
 
@@ -104,9 +104,9 @@ static cr_status draw_labels(cr_pass *p, const cr_weight *w, const cr_mem *norme
         out->drawn[r] = h->labels[r];
         if (out->draw[r]) rows[num++] = (int32_t)r;
     }
-    for (int64_t i = 0; i < num; i += most)
+    for (int64_t i = 0; i < num; i += max)
         CR_TRY_GOTO(out,
-                    draw_some(p, w, normed, out, rows + i, num - i < most ? num - i : most, err));
+                    draw_some(p, w, normed, out, rows + i, num - i < max ? num - i : max, err));
     CR_TRY_GOTO(out, push_rows(p->scratch, h, h->labels, &labels, err));
     p->index.labels = labels;
 out:

@@ -52,7 +52,7 @@ static cr_status read_sizes(cr_vision_config *c, const json_t *v, const cri_fami
 }
 
 /* A list of whole numbers below `most`. */
-static cr_status check_list(const json_t *list, const char *key, int64_t most, cr_err *err)
+static cr_status check_list(const json_t *list, const char *key, int64_t max, cr_err *err)
 {
     const json_t *entry;
     size_t at;
@@ -62,9 +62,9 @@ static cr_status check_list(const json_t *list, const char *key, int64_t most, c
     json_array_foreach(list, at, entry)
     {
         if (!json_is_integer(entry) || json_integer_value(entry) < 0 ||
-            json_integer_value(entry) >= most)
+            json_integer_value(entry) >= max)
             return cr_fail(err, CR_EFORMAT, "'%s' must list blocks from 0 to %lld", key,
-                           (long long)most - 1);
+                           (long long)max - 1);
     }
     return CR_OK;
 }
@@ -72,13 +72,13 @@ static cr_status check_list(const json_t *list, const char *key, int64_t most, c
 static cr_status read_windows(cr_vision_config *c, const json_t *v, cr_err *err)
 {
     const json_t *full = cri_json_get(v, "fullatt_block_indexes"), *entry;
-    int64_t least = CR_MERGE * c->patch_size;
+    int64_t min = CR_MERGE * c->patch_size;
     size_t at;
 
     CR_TRY(cri_json_int(v, "window_size", 112, 1, 1 << 20, &c->window_size, err));
-    if (c->window_size < least)
+    if (c->window_size < min)
         return cr_fail(err, CR_EFORMAT, "window_size %lld is below a token's side of %lld pixels",
-                       (long long)c->window_size, (long long)least);
+                       (long long)c->window_size, (long long)min);
     CR_TRY(cri_json_real(v, "tokens_per_second", 4, 1e-3, 1e6, &c->tokens_per_second, err));
     CR_TRY(check_list(full, "fullatt_block_indexes", c->depth, err));
     json_array_foreach(full, at, entry) c->is_full[json_integer_value(entry)] = true;
@@ -89,15 +89,15 @@ static cr_status read_deepstack(cr_vision_config *c, const json_t *v, int64_t nu
                                 cr_err *err)
 {
     const json_t *list = cri_json_get(v, "deepstack_visual_indexes"), *entry;
-    size_t most = num_layers < CR_MAX_DEEPSTACK ? (size_t)num_layers : CR_MAX_DEEPSTACK, at;
+    size_t max = num_layers < CR_MAX_DEEPSTACK ? (size_t)num_layers : CR_MAX_DEEPSTACK, at;
 
     CR_TRY(check_list(list, "deepstack_visual_indexes", c->depth, err));
-    if (json_array_size(list) > most)
+    if (json_array_size(list) > max)
         return cr_fail(
             err, CR_EABSENT,
             "'deepstack_visual_indexes' lists more than %zu blocks: each needs a decoder "
             "layer, and %d is the most",
-            most, CR_MAX_DEEPSTACK);
+            max, CR_MAX_DEEPSTACK);
     json_array_foreach(list, at, entry)
     {
         c->deepstack[at] = json_integer_value(entry);

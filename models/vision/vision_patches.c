@@ -85,7 +85,7 @@ static void add_frame(filling *f, const int32_t grid[3], int64_t first)
 /* Also counts the frames. */
 static cr_status check_grids(const cr_vision_input *in, int64_t *num_frames, cr_err *err)
 {
-    int64_t total = 0, most = INT32_MAX / 16;
+    int64_t total = 0, max = INT32_MAX / 16;
 
     *num_frames = 0;
     for (int64_t i = 0; i < in->num_items; i++) {
@@ -95,9 +95,9 @@ static cr_status check_grids(const cr_vision_input *in, int64_t *num_frames, cr_
                            "item %lld has a grid of %d x %d x %d patches; rows and columns must be "
                            "even, and none 0",
                            (long long)i, g[0], g[1], g[2]);
-        if ((int64_t)g[1] * g[2] > most || g[0] * ((int64_t)g[1] * g[2]) > most - total)
+        if ((int64_t)g[1] * g[2] > max || g[0] * ((int64_t)g[1] * g[2]) > max - total)
             return cr_fail(err, CR_EARG, "images of more than %lld patches in one batch",
-                           (long long)most);
+                           (long long)max);
         total += g[0] * ((int64_t)g[1] * g[2]);
         *num_frames += g[0];
     }

@@ -143,40 +143,40 @@ typedef struct need {
     size_t largest; /* the role that takes most of it */
 } need;
 
-/* is_least: what is certain; otherwise what the plan counts. */
-static need need_of(const cr_plan *p, bool is_least)
+/* is_min: what is certain; otherwise what the plan counts. */
+static need need_of(const cr_plan *p, bool is_min)
 {
-    double extra = 0, most = 0;
+    double extra = 0, max = 0;
     need out = {0};
 
     for (size_t r = 0; r < p->num_roles; r++) {
         const cr_plan_role *role = &p->role[r];
         double num = p->worker[r]->num_devices, work, idle;
-        work = num * (double)(role->host_bytes + (is_least ? cr_plan_least_bytes(p, role)
-                                                           : cr_plan_work_bytes(p, role)));
+        work = num * (double)(role->host_bytes +
+                              (is_min ? cr_plan_min_bytes(p, role) : cr_plan_work_bytes(p, role)));
         idle = role->is_judge
                    ? work
                    : num * (double)(cr_plan_idle_bytes(p, role, p->worker[r]) + role->host_bytes);
         out.all += idle;
         if (work - idle > extra) extra = work - idle;
-        if (work > most) most = work, out.largest = r;
+        if (work > max) max = work, out.largest = r;
     }
     out.all += extra;
     return out;
 }
 
-static void add_roles(const cr_plan *p, bool is_least, cr_buf *out)
+static void add_roles(const cr_plan *p, bool is_min, cr_buf *out)
 {
     char size[32];
 
     for (size_t r = 0; r < p->num_roles; r++) {
         const cr_plan_role *role = &p->role[r];
-        cr_buf_addf(out, "%s%s%s %d x %s", r ? ", " : "", role->is_judge ? "rewards." : "",
-                    role->name, p->worker[r]->num_devices,
-                    cr_size_text(
-                        (p->is_gpu ? 0 : role->host_bytes) +
-                            (is_least ? cr_plan_least_bytes(p, role) : cr_plan_work_bytes(p, role)),
-                        size));
+        cr_buf_addf(
+            out, "%s%s%s %d x %s", r ? ", " : "", role->is_judge ? "rewards." : "", role->name,
+            p->worker[r]->num_devices,
+            cr_size_text((p->is_gpu ? 0 : role->host_bytes) +
+                             (is_min ? cr_plan_min_bytes(p, role) : cr_plan_work_bytes(p, role)),
+                         size));
     }
 }
 
@@ -218,10 +218,10 @@ static void check_share(const cr_plan *p, const cr_device_memory *gpu, cr_place 
 /* Roles of the fullest GPU, as croll plan adds them up. */
 static void check_gpus(const cr_plan *p, const cr_device_memory *gpu, cr_diagnostics *d)
 {
-    const cr_plan_fullest_device least = cr_plan_fullest_least(p),
-                                 most = cr_plan_fullest(p, &p->role[0], NULL);
-    const bool is_error = least.bytes > gpu->free_bytes;
-    const cr_plan_fullest_device *full = is_error ? &least : &most;
+    const cr_plan_fullest_device min = cr_plan_fullest_min(p),
+                                 max = cr_plan_fullest(p, &p->role[0], NULL);
+    const bool is_error = min.bytes > gpu->free_bytes;
+    const cr_plan_fullest_device *full = is_error ? &min : &max;
     const cr_plan_role *working = &p->role[full->working];
     char *name = cr_asprintf("%s%s", working->is_judge ? "rewards." : "", working->name), a[32],
          b[32];

@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DEVICES = 65536, MOST_NUMBER = 1000000 }; /* of a device: configs/devices.c */
+enum { MAX_DEVICES = 65536, MAX_NUMBER = 1000000 }; /* of a device: configs/devices.c */
 
 /* ---- the hosts ---- */
 
 /* Ranks that share a device, at most. */
 static int ranks_a_device(const cr_plan *p)
 {
-    int num[CR_NUM_ROLES] = {0}, most = 1;
+    int num[CR_NUM_ROLES] = {0}, max = 1;
     cr_layout layout;
 
     cr_layout_init(&layout, &p->config);
@@ -26,14 +26,14 @@ static int ranks_a_device(const cr_plan *p)
                       b->devices[0] <= a->devices[a->num_devices - 1];
         }
     for (int r = 0; r < CR_NUM_ROLES; r++)
-        if (num[r] > most) most = num[r];
-    return most;
+        if (num[r] > max) max = num[r];
+    return max;
 }
 
 /* Devices that roles name, each once. */
 static int num_named(const cr_plan *p)
 {
-    bool *is_named = CR_NEW_ARRAY(bool, MOST_NUMBER + 1);
+    bool *is_named = CR_NEW_ARRAY(bool, MAX_NUMBER + 1);
     cr_layout layout;
     int num = 0;
 
@@ -60,9 +60,9 @@ static cr_status read_shape(const cr_plan *p, const char *text, char **list, int
 
     *list = NULL;
     if (text[strspn(text, "-0123456789x")] || !strchr(text, 'x')) return CR_OK;
-    if (*end || num < 1 || each < 1 || num > MOST_DEVICES || each > MOST_DEVICES / num)
+    if (*end || num < 1 || each < 1 || num > MAX_DEVICES || each > MAX_DEVICES / num)
         return cr_fail(err, CR_EUSAGE, "--hosts %.40s: hosts x devices, 1x1 to %d devices in all",
-                       text, MOST_DEVICES);
+                       text, MAX_DEVICES);
     if (named > num * each)
         return cr_fail(err, CR_ECONFIG,
                        "--hosts %.40s: %ld devices, device_mapping of the roles names %d", text,

@@ -62,7 +62,7 @@ static cr_status scale_devices(cr_plan *p, const cr_words *words, cr_words *out,
     cr_diagnostics d = {0};
     cr_yaml yaml = {0};
     size_t num = 0;
-    int most = 0;
+    int max = 0;
 
     cr_yaml_load(&yaml, words->word[0], NULL, words->word + 1, words->num - 1, &d);
     if (d.num_errors) goto out;
@@ -79,7 +79,7 @@ static cr_status scale_devices(cr_plan *p, const cr_words *words, cr_words *out,
         if (!n || n->kind != CR_NODE_TEXT) continue;
         CR_TRY_GOTO(out, cr_device_mapping(n->text, &b->devices, &b->num, err));
         for (int i = 0; i < b->num; i++)
-            if (b->devices[i] >= most) most = b->devices[i] + 1;
+            if (b->devices[i] >= max) max = b->devices[i] + 1;
     }
     out->word =
         cr_realloc(out->word, out->num * sizeof *out->word, (out->num + num) * sizeof *out->word);
@@ -87,8 +87,8 @@ static cr_status scale_devices(cr_plan *p, const cr_words *words, cr_words *out,
         const struct scaled *b = &blocks[r];
         int64_t first, end;
         if (b->num == 0) continue;
-        first = (int64_t)b->devices[0] * p->world / most;
-        end = ((int64_t)b->devices[0] + b->num) * p->world / most; /* neighbours stay neighbours */
+        first = (int64_t)b->devices[0] * p->world / max;
+        end = ((int64_t)b->devices[0] + b->num) * p->world / max; /* neighbours stay neighbours */
         if (end > p->world) end = p->world;
         if (end == first) end++;
         out->word[out->num++] = p->override[i++] = cr_asprintf(
@@ -143,40 +143,40 @@ static cr_status try_micro(const cr_plan *p, int64_t num, int64_t tokens, bool *
 static cr_status search_tokens(cr_plan *p, cr_err *err)
 {
     int64_t length = p->batch.sample_tokens, step = length < 64 ? 1 : length / 64,
-            least = p->largest * length, most = least + length;
+            min = p->largest * length, max = min + length;
 
-    while (!p->is_limit && most - least > step) {
-        int64_t mid = least + (most - least) / 2;
+    while (!p->is_limit && max - min > step) {
+        int64_t mid = min + (max - min) / 2;
         bool fits;
         CR_TRY(try_micro(p, 0, mid, &fits, err));
-        *(fits ? &least : &most) = mid;
+        *(fits ? &min : &max) = mid;
     }
-    p->largest_tokens = least;
+    p->largest_tokens = min;
     return CR_OK;
 }
 
 /* The largest micro-batch that fits: doubling, then halving the gap. At most a million tokens. */
 static cr_status search(cr_plan *p, cr_err *err)
 {
-    int64_t least = 0, most, limit = (1 << 20) / p->batch.sample_tokens;
+    int64_t min = 0, max, limit = (1 << 20) / p->batch.sample_tokens;
     bool fits = true;
 
     if (limit < 1) limit = 1;
     if (!p->is_sft && limit > p->rank_samples) limit = p->rank_samples;
-    for (most = 1; fits && least < limit;) {
-        if (most > limit) most = limit;
-        CR_TRY(try_micro(p, most, 0, &fits, err));
-        if (fits) least = most, most *= 2;
+    for (max = 1; fits && min < limit;) {
+        if (max > limit) max = limit;
+        CR_TRY(try_micro(p, max, 0, &fits, err));
+        if (fits) min = max, max *= 2;
     }
-    while (!fits && most - least > 1) {
-        int64_t mid = least + (most - least) / 2;
+    while (!fits && max - min > 1) {
+        int64_t mid = min + (max - min) / 2;
         bool good;
         CR_TRY(try_micro(p, mid, 0, &good, err));
-        *(good ? &least : &most) = mid;
+        *(good ? &min : &max) = mid;
     }
-    p->largest = least;
-    p->is_limit = least == limit;
-    return least ? search_tokens(p, err) : CR_OK;
+    p->largest = min;
+    p->is_limit = min == limit;
+    return min ? search_tokens(p, err) : CR_OK;
 }
 
 /* ---- other sizes of a shard group ---- */

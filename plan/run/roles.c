@@ -105,15 +105,15 @@ static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role 
 static int64_t engine_memory(const cr_plan *p)
 {
     cr_layout layout;
-    int most = 1;
+    int max = 1;
 
     cr_layout_init(&layout, &p->config);
     for (int i = 0; i < layout.role[CR_ROLE_INFER].num && p->num_gpus; i++) {
         int num = cr_layout_num_on_gpu(&layout, layout.role[CR_ROLE_INFER].first + i,
                                        (int)p->num_gpus, p->hosts.all_hosts);
-        if (num > most) most = num;
+        if (num > max) max = num;
     }
-    return p->memory / most;
+    return p->memory / max;
 }
 
 /* The engine's cache: what max_running_requests sequences need, or what gpu_memory_utilization of --memory leaves
@@ -130,13 +130,13 @@ static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device 
                   one = ceil_div(length, CR_KV_BLOCK) * block;
     int64_t memory = engine_memory(p), budget;
     char raise[48];
-    double least;
+    double min;
 
     *out = p->config.max_running_requests * one;
     if (share <= 0 || memory == 0) return CR_OK;
     budget = cr_engine_cache_budget(share, memory, weights);
-    least = 1.001 * (double)(weights + one) / (double)memory;
-    snprintf(raise, sizeof raise, least <= 1 ? "raise it to %.3g" : "it does not fit", least);
+    min = 1.001 * (double)(weights + one) / (double)memory;
+    snprintf(raise, sizeof raise, min <= 1 ? "raise it to %.3g" : "it does not fit", min);
     if (budget < one)
         return cr_fail(err, CR_ECONFIG,
                        "actor_infer: gpu_memory_utilization %g of %lld bytes leaves %lld beside "
@@ -181,7 +181,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     bytes.kept += packed;
     for (size_t i = 0; i < model->num_params; i++)
         out->num_elems += model->params[i]->num_elems;
-    out->num_recorded = cr_engine_most_recorded(model, w->engine.enforce_eager);
+    out->num_recorded = cr_engine_max_captured(model, w->engine.enforce_eager);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};
     out->synced.num = 1;
     out->synced.num_bytes = bytes.values;
@@ -232,7 +232,7 @@ static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan
                             (long long)(bytes.values + packed)));
     out->cache_bytes = bytes.kept;
     bytes.kept += packed;
-    out->num_recorded = cr_engine_most_recorded(model, /*is_eager=*/false);
+    out->num_recorded = cr_engine_max_captured(model, /*is_eager=*/false);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"judge", bytes};
 out:
     if (dev) cr_device_close(dev);

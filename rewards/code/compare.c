@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_near(double a, double b, double tolerance, double least)
+static bool is_near(double a, double b, double tolerance, double min)
 {
-    double most = fabs(a) > fabs(b) ? fabs(a) : fabs(b);
+    double max = fabs(a) > fabs(b) ? fabs(a) : fabs(b);
 
-    return a == b || (isfinite(a) && isfinite(b) && fabs(a - b) <= fmax(tolerance * most, least)) ||
+    return a == b || (isfinite(a) && isfinite(b) && fabs(a - b) <= fmax(tolerance * max, min)) ||
            (isnan(a) && isnan(b));
 }
 

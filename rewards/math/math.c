@@ -107,8 +107,8 @@ static const cri_math *right_side(const cri_math *m)
 static void explain_sides(const cri_question *q, const cri_math *answer, const cri_math *right,
                           json_t *explain)
 {
-    enum { MOST_S = 1 };
-    cri_question other = {.arena = q->arena, .deadline_s = cr_now_s() + MOST_S};
+    enum { MAX_S = 1 };
+    cri_question other = {.arena = q->arena, .deadline_s = cr_now_s() + MAX_S};
 
     if (!explain) return;
     if (answer) cri_math_explain(&other, answer, right_side(answer), "answer", explain);
@@ -176,8 +176,8 @@ void cr_math_rule(const char *prompt, const char *response, size_t response_byte
 
 cr_status cr_math_check_ground_truth(const char *ground_truth, cr_err *err)
 {
-    enum { MOST_S = 5 };
-    cri_question q = {.deadline_s = cr_now_s() + MOST_S, .arena = cr_arena_create(1 << 14)};
+    enum { MAX_S = 5 };
+    cri_question q = {.deadline_s = cr_now_s() + MAX_S, .arena = cr_arena_create(1 << 14)};
     const cri_math *m = read_answer(&q, ground_truth);
 
     if (!m || q.trouble)

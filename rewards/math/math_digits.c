@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_REPEATED = 40 };
+enum { MAX_REPEATED = 40 };
 
 /* The n digits that repeat after those of head (with a point), as a fraction: 83 - 8 over 90 for 0.8 and 3. */
 static cri_math *fraction_of_period(cri_math_parser *p, const char *head_text, size_t num_head,
@@ -17,7 +17,7 @@ static cri_math *fraction_of_period(cri_math_parser *p, const char *head_text, s
     const char *point = memchr(head_text, '.', num_head);
     cri_math *a, *b;
 
-    if (n == 0 || n > MOST_REPEATED || num_head > MOST_REPEATED || !point) return NULL;
+    if (n == 0 || n > MAX_REPEATED || num_head > MAX_REPEATED || !point) return NULL;
     before = num_head - (size_t)(point - head_text) - 1;
     all = cr_arena_alloc(p->q->arena, 3 * 100);
     head = all + 100;
@@ -40,7 +40,7 @@ static bool take_dotted(cri_math_parser *p, char *period, size_t *n)
 {
     bool has_braces;
 
-    if (*n == MOST_REPEATED || !cri_take(p, "\\dot")) return false;
+    if (*n == MAX_REPEATED || !cri_take(p, "\\dot")) return false;
     has_braces = cri_take(p, "{");
     cri_skip(p);
     if (!isdigit((unsigned char)p->s[p->at])) return false;
@@ -50,14 +50,14 @@ static bool take_dotted(cri_math_parser *p, char *period, size_t *n)
 
 static void take_digits(cri_math_parser *p, char *period, size_t *n)
 {
-    while (*n < MOST_REPEATED && isdigit((unsigned char)p->s[p->at]))
+    while (*n < MAX_REPEATED && isdigit((unsigned char)p->s[p->at]))
         period[(*n)++] = p->s[p->at++];
 }
 
 /* 0.8\overline{3}, 0.8\dot{3}, 0.\dot{1}4\dot{2}: the digits after those up to end. */
 static cri_math *marked_period(cri_math_parser *p, size_t start, size_t end)
 {
-    char period[MOST_REPEATED];
+    char period[MAX_REPEATED];
     size_t n = 0, at;
 
     if (take_dotted(p, period, &n)) {
@@ -80,7 +80,7 @@ static cri_math *shown_period(cri_math_parser *p, size_t start, size_t end)
     size_t decimals = point ? (size_t)(s - point) - 1 : 0;
 
     if (!cri_take_any(p, dots)) return NULL;
-    for (size_t n = 1; n <= MOST_REPEATED; n++) {
+    for (size_t n = 1; n <= MAX_REPEATED; n++) {
         size_t shown = n == 1 ? 3 : 2 * n;
         if (shown > decimals) break;
         if (memcmp(s - shown, s - shown + n, shown - n) == 0)

@@ -13,8 +13,8 @@
 enum {
     LONGEST_RUN = 500,       /* of a calculation in free text */
     LONGEST_FORMULA = 20000, /* in free text */
-    MOST_CANDIDATES = 1000,
-    MOST_JOINED = 100 /* formulas or numbers of one answer */
+    MAX_CANDIDATES = 1000,
+    MAX_JOINED = 100 /* formulas or numbers of one answer */
 };
 
 typedef struct candidate {
@@ -118,7 +118,7 @@ static bool can_join(const finder *f, const candidate *a, const candidate *b)
 {
     size_t gap = b->start - a->end;
 
-    if (b->start < a->end || a->num_joined == MOST_JOINED ||
+    if (b->start < a->end || a->num_joined == MAX_JOINED ||
         a->to - a->from >= LONGEST_FORMULA / 2 || b->to - b->from >= LONGEST_FORMULA / 2)
         return false;
     if (is_joint(f->s + a->end, gap)) return true;
@@ -307,7 +307,7 @@ static void join_numbers(finder *f, candidate *c)
     bool has_word = false;
 
     if (c->joined) return;
-    while (!has_word && all.num_joined < MOST_JOINED) {
+    while (!has_word && all.num_joined < MAX_JOINED) {
         next = first_from(f, all.end, all.end + 12);
         if (!next || next->joined || next->is_latex ||
             !is_joint(f->s + all.end, next->start - all.end))
@@ -359,7 +359,7 @@ cri_math *cri_math_find(cri_question *q, const char *text, bool formulas_only)
     if (!formulas_only) find_numbers(&f);
     if (f.num) qsort(f.found, f.num, sizeof *f.found, by_end);
     num = f.num;
-    if (f.num > MOST_CANDIDATES) f.num = MOST_CANDIDATES; /* the last ones */
+    if (f.num > MAX_CANDIDATES) f.num = MAX_CANDIDATES; /* the last ones */
     if (f.num) m = find_behind(q, &f, "final answer is", 3);
     if (!m && !q->trouble && f.num) m = find_behind(q, &f, "answer", 50);
     for (size_t i = 0;

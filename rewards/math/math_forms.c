@@ -139,10 +139,10 @@ static bool are_equal_in(cri_question *q, cri_math *a, const cri_math *in_a, cri
 
 static bool are_cases_equal(cri_question *q, const cri_math *a, const cri_math *b)
 {
-    enum { MOST = 64 };
-    bool is_used[MOST] = {false};
+    enum { MAX_NUM = 64 };
+    bool is_used[MAX_NUM] = {false};
 
-    if (a->kind != b->kind || a->num_args != b->num_args || a->num_args > MOST) return false;
+    if (a->kind != b->kind || a->num_args != b->num_args || a->num_args > MAX_NUM) return false;
     for (int i = 0; i < a->num_args; i += 2) {
         bool is_found = false;
         for (int k = 0; k < b->num_args && !is_found; k += 2)
@@ -187,15 +187,15 @@ cri_answer cri_forms_equal(cri_question *q, cri_math *gold, cri_math *answer)
 
 /* ---- constants of another name ---- */
 
-enum { MOST_NAMES = 3, MOST_LEAVES = 100 };
+enum { MAX_NAMES = 3, MAX_LEAVES = 100 };
 
 typedef struct names {
-    const char *text[MOST_NAMES + 1];
+    const char *text[MAX_NAMES + 1];
     int num;
     bool has_index; /* one is c_1, c_2 .. */
-    cri_math *leaf[MOST_LEAVES + 1];
-    int of[MOST_LEAVES + 1], num_leaves; /* which name each leaf has */
-    bool has_others;                     /* another symbol is there */
+    cri_math *leaf[MAX_LEAVES + 1];
+    int of[MAX_LEAVES + 1], num_leaves; /* which name each leaf has */
+    bool has_others;                    /* another symbol is there */
 } names;
 
 static bool is_indexed(const char *s)
@@ -219,24 +219,24 @@ static void collect(cri_math *m, const cri_math *other, names *out)
     out->has_index = out->has_index || is_indexed(m->text);
     while (i < out->num && strcmp(out->text[i], m->text) != 0)
         i++;
-    if (i == out->num && out->num <= MOST_NAMES) out->text[out->num++] = m->text;
-    if (i > MOST_NAMES || out->num_leaves > MOST_LEAVES) return;
+    if (i == out->num && out->num <= MAX_NAMES) out->text[out->num++] = m->text;
+    if (i > MAX_NAMES || out->num_leaves > MAX_LEAVES) return;
     out->of[out->num_leaves] = i;
     out->leaf[out->num_leaves++] = m;
 }
 
 bool cri_math_equal_renamed(cri_question *q, cri_math *gold, cri_math *answer)
 {
-    static const int orders[][MOST_NAMES] = {{0, 1, 2}, {1, 0, 2}, {2, 1, 0},
-                                             {0, 2, 1}, {1, 2, 0}, {2, 0, 1}};
+    static const int orders[][MAX_NAMES] = {{0, 1, 2}, {1, 0, 2}, {2, 1, 0},
+                                            {0, 2, 1}, {1, 2, 0}, {2, 0, 1}};
     static const int num_orders[] = {0, 1, 2, 6};
     names x = {.num = 0}, y = {.num = 0};
     bool is_equal = false;
 
     collect(gold, answer, &x);
     collect(answer, gold, &y);
-    if (x.num == 0 || x.num != y.num || x.num > MOST_NAMES || !(x.has_index || y.has_index) ||
-        !x.has_others || x.num_leaves > MOST_LEAVES || y.num_leaves > MOST_LEAVES)
+    if (x.num == 0 || x.num != y.num || x.num > MAX_NAMES || !(x.has_index || y.has_index) ||
+        !x.has_others || x.num_leaves > MAX_LEAVES || y.num_leaves > MAX_LEAVES)
         return false;
     for (int i = 0; i < num_orders[x.num] && !is_equal; i++) {
         for (int k = 0; k < y.num_leaves; k++)

@@ -8,8 +8,8 @@
 
 enum {
     FARTHEST_UNIT = 1000, /* bytes before the end */
-    MOST_UNCLOSED = 100,
-    MOST_BOXES = 50 /* of one answer */
+    MAX_UNCLOSED = 100,
+    MAX_BOXES = 50 /* of one answer */
 };
 
 /* ---- boxes ---- */
@@ -126,7 +126,7 @@ static char *with_joined(const char *region, const char *first, char *content)
     const char *box, *end, *name;
     size_t n;
 
-    for (int i = 0; i < MOST_BOXES && (box = box_before(region, first)); i++) {
+    for (int i = 0; i < MAX_BOXES && (box = box_before(region, first)); i++) {
         char *all;
         end = closing(box + 7, true);
         if (!end || end >= first || !is_joint(end + 1, first, &name, &n)) break;
@@ -278,7 +278,7 @@ static void open_texts(char **text)
         size_t n = 0, k;
         const char *s, *end = NULL;
         for (size_t i = 0;
-             *p == '\\' && num_unclosed < MOST_UNCLOSED && i < CR_COUNT(commands) && !n; i++)
+             *p == '\\' && num_unclosed < MAX_UNCLOSED && i < CR_COUNT(commands) && !n; i++)
             if (strncmp(p, commands[i], strlen(commands[i])) == 0) n = strlen(commands[i]);
         if (n && !(end = closing(p + n, false))) num_unclosed++;
         if (!end) {

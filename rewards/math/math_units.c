@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { MOST_PARTS = 6 };
+enum { MAX_PARTS = 6 };
 
 /* ---- words of size ---- */
 
@@ -89,7 +89,7 @@ cri_math *cri_math_amount(cri_question *q, const char *text)
         while (isalpha((unsigned char)name[letters]))
             letters++;
         unit = digits && digits < 16 ? unit_of(name, letters) : NULL;
-        if (!unit || num == MOST_PARTS ||
+        if (!unit || num == MAX_PARTS ||
             (before &&
              (strcmp(before->dimension, unit->dimension) != 0 || before->scale <= unit->scale)))
             break;

@@ -773,14 +773,14 @@ static bool has_variable(const cri_math *m)
 
 bool cri_value_near(const cri_math_value *a, const cri_math_value *b, int places)
 {
-    const long double most = 0.5L * powl(10, -(long double)places);
+    const long double max = 0.5L * powl(10, -(long double)places);
 
     for (int k = 0; k < CRI_MATH_POINTS; k++) {
         long double x = creall(a->z[k]), y = creall(b->z[k]);
         if (!a->is_number[k] || !b->is_number[k] || fabsl(cimagl(a->z[k])) > a->error[k] ||
             fabsl(cimagl(b->z[k])) > b->error[k])
             return false;
-        if (fabsl(x - y) > most + a->error[k] + b->error[k]) return false;
+        if (fabsl(x - y) > max + a->error[k] + b->error[k]) return false;
     }
     return true;
 }

@@ -132,8 +132,8 @@ void cr_repetition_rule(const cr_rule_args *a, cr_rule_result *out)
 {
     char *plain = cri_text_plain(a->response, a->response_bytes, CRI_REMOVE_IM_END);
     size_t n = a->terms ? (size_t)a->terms->repetition_n_grams : 3;
-    double most = a->terms ? a->terms->repetition_max_penalty : -1,
-           repeated = cri_text_repetition(plain, n, 1), reward = most * repeated + 0.0; /* no -0 */
+    double max = a->terms ? a->terms->repetition_max_penalty : -1,
+           repeated = cri_text_repetition(plain, n, 1), reward = max * repeated + 0.0; /* no -0 */
 
     cr_explain_format(a->explain, "repetition", "%.4g of the %zu-grams have occurred before",
                       repeated, n);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MOST_S = 30 };
+enum { MAX_S = 30 };
 
 static const char *language_of(const char *fence)
 {
@@ -29,12 +29,12 @@ void cri_request_write(const cri_line *l, const cr_code_keys *keys, cr_buf *out)
 {
     const json_t *response = json_object_get(l->row, "response");
     const cr_code_case *c = &l->want.cases[l->at];
-    int limit_s = keys->case_timeout < MOST_S ? (int)keys->case_timeout + 1 : MOST_S;
+    int limit_s = keys->case_timeout < MAX_S ? (int)keys->case_timeout + 1 : MAX_S;
     char fence[16];
 
     cr_code_language(json_string_value(response), json_string_length(response), fence);
     cr_buf_clear(out);
-    cr_buf_addf(out, "{\"compile_timeout\":%d,\"run_timeout\":%d", MOST_S, limit_s);
+    cr_buf_addf(out, "{\"compile_timeout\":%d,\"run_timeout\":%d", MAX_S, limit_s);
     cri_field_add(out, "code", l->code);
     cri_field_add(out, "language", language_of(fence));
     cri_field_add(out, "stdin", c->input);

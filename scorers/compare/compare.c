@@ -7,11 +7,11 @@
 #include <string.h>
 
 enum {
-    MOST_WAITING = 256,
+    MAX_WAITING = 256,
     LONGEST_LINE = 256 << 20,
     SHOWN_BYTES = 300,
-    MOST_TOLD = 3,
-    MOST_FAULTS = 8
+    MAX_TOLD = 3,
+    MAX_FAULTS = 8
 };
 
 /* What a verdict comes to. */
@@ -206,10 +206,10 @@ static cr_status take_verdicts(cr_compare *c, int side, cr_err *err)
             v.is_fault ? c->num_faults[side] + 1 : INT64_MIN; /* it is a program */
         if (v.is_fault && strncmp(v.detail, CR_CANNOT_START, strlen(CR_CANNOT_START)) == 0)
             return cr_fail(err, CR_ECONFIG, "%s", v.detail);
-        if (c->num_faults[side] == MOST_FAULTS)
+        if (c->num_faults[side] == MAX_FAULTS)
             return cr_fail(err, CR_ECONFIG,
                            "the program has answered none of the first %d lines: %.300s",
-                           MOST_FAULTS, v.detail);
+                           MAX_FAULTS, v.detail);
     }
     if (scorer && cr_scorer_broken(scorer))
         return cr_fail(err, CR_ECONFIG, "%s", cr_scorer_broken(scorer));
@@ -290,7 +290,7 @@ static cr_status take_line(cr_compare *c, const char *line, size_t n, cr_err *er
 
 static void take_bad_line(cr_compare *c, const char *path, long number, const char *why)
 {
-    if (++c->num_bad <= MOST_TOLD) cr_log(CR_LOG_WARN, "score", "%s:%ld: %s", path, number, why);
+    if (++c->num_bad <= MAX_TOLD) cr_log(CR_LOG_WARN, "score", "%s:%ld: %s", path, number, why);
 }
 
 /* The next line with its newline, or what is longer than LONGEST_LINE of it; false: the file has ended. */
@@ -321,7 +321,7 @@ cr_status cr_compare_file(cr_compare *c, const char *path, cr_err *err)
             cr_fail(err, CR_EFORMAT, "%s:%ld: the line is longer than 256 MiB", path, number);
         else if (take_line(c, line.data, line.num_bytes, &bad) != CR_OK)
             take_bad_line(c, path, number, bad.msg);
-        if (err->status == CR_OK) cr_note(work(c, MOST_WAITING, err));
+        if (err->status == CR_OK) cr_note(work(c, MAX_WAITING, err));
     }
     if (err->status == CR_OK && ferror(file))
         cr_fail(err, CR_EUSAGE, "cannot read %s: %s", path, strerror(errno));

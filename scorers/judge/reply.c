@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { SHOWN = 100, LABEL_BYTES = 40, NUMBER_BYTES = 24, MOST_BYTES = 64 << 10 };
+enum { SHOWN = 100, LABEL_BYTES = 40, NUMBER_BYTES = 24, MAX_BYTES = 64 << 10 };
 
 /* A part of a reply. */
 typedef struct piece {
@@ -77,10 +77,10 @@ static saying read_number(piece p, const cr_judge_answer *form, double *score)
     if (strspn(text, "+-.0123456789/") != p.num || !isdigit((unsigned char)text[p.num - 1]))
         return SAYS_NOTHING;
     x = strtod(text, &end);
-    if (end == text || (*end && (*end != '/' || strtod(end + 1, &end) != form->most || *end)))
+    if (end == text || (*end && (*end != '/' || strtod(end + 1, &end) != form->max || *end)))
         return SAYS_NOTHING;
-    if (!(x >= form->least && x <= form->most)) return SAYS_OUT_OF_BOUNDS;
-    *score = (x - form->least) / (form->most - form->least);
+    if (!(x >= form->min && x <= form->max)) return SAYS_OUT_OF_BOUNDS;
+    *score = (x - form->min) / (form->max - form->min);
     return SAYS_VERDICT;
 }
 
@@ -249,8 +249,8 @@ static saying read_field(const cr_judge_answer *form, piece reply, double *score
             read_value((piece){json_string_value(value), json_string_length(value)}, form, score);
     } else if (json_is_number(value) && form->is_number) {
         double x = json_number_value(value);
-        says = x >= form->least && x <= form->most ? SAYS_VERDICT : SAYS_OUT_OF_BOUNDS;
-        *score = (x - form->least) / (form->most - form->least);
+        says = x >= form->min && x <= form->max ? SAYS_VERDICT : SAYS_OUT_OF_BOUNDS;
+        *score = (x - form->min) / (form->max - form->min);
     } else if (json_is_boolean(value) && !form->is_number) {
         says = SAYS_VERDICT;
         *score = json_is_true(value);
@@ -263,7 +263,7 @@ static saying read_field(const cr_judge_answer *form, piece reply, double *score
 
 static saying read_reply(const cr_judge_reader *r, piece reply, bool is_cut, double *score)
 {
-    if (reply.num > MOST_BYTES) return SAYS_NOTHING;
+    if (reply.num > MAX_BYTES) return SAYS_NOTHING;
     if (r->pattern) return read_pattern(r, reply, is_cut, score);
     if (r->form->field) return read_field(r->form, reply, score);
     return read_words(reply, is_cut, r->form, score);

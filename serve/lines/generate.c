@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { INDEX_BITS = 20, MOST_OPEN = 4096 }; /* lines, a rank */
+enum { INDEX_BITS = 20, MAX_OPEN = 4096 }; /* lines, a rank */
 
 #define SLICE_S       0.25 /* work between two meetings */
 #define NO_DEADLINE_S 1e9
@@ -116,13 +116,13 @@ static cr_status submit(ask *a, const int32_t *ids, size_t num_ids, uint64_t fir
                             err);
 }
 
-static int least_loaded(const ask *a)
+static int lightest(const ask *a)
 {
-    int least = 0;
+    int min = 0;
 
     for (int r = 1; r < a->session->num_ranks; r++)
-        if (a->load[r] < a->load[least]) least = r;
-    return least;
+        if (a->load[r] < a->load[min]) min = r;
+    return min;
 }
 
 static void refuse(ask *a, request *r, const char *reason)
@@ -142,7 +142,7 @@ static void deal(ask *a, const cr_line *line)
     add_request(a, r);
     if (r->line.error) return;
     r->done = CR_NEW_ARRAY(cr_generated, a->num_samples);
-    r->rank = least_loaded(a);
+    r->rank = lightest(a);
     a->load[r->rank] += (int64_t)a->num_samples;
     d = (dealt){(uintptr_t)r, first_id(&r->line), r->rank, r->line.num_ids};
     if (r->rank != 0) {
@@ -177,8 +177,8 @@ static void read_lines(ask *a)
 {
     cr_line line;
 
-    while (!a->has_ended && a->num_open < (size_t)MOST_OPEN * (size_t)a->session->num_ranks &&
-           a->load[least_loaded(a)] < 2 * a->session->batch_size) {
+    while (!a->has_ended && a->num_open < (size_t)MAX_OPEN * (size_t)a->session->num_ranks &&
+           a->load[lightest(a)] < 2 * a->session->batch_size) {
         if (a->first && !cr_lines_is_ready(a->lines)) return;
         if (cr_lines_next(a->lines, &a->rules, &line))
             deal(a, &line);

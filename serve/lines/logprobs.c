@@ -65,7 +65,7 @@ static bool read_list(const json_t *list, int64_t vocab_size, int32_t *ids)
 static bool read_candidates(waiting *w, const json_t *all, int64_t vocab_size)
 {
     bool has_lists = json_is_array(json_array_get(all, 0));
-    size_t num = has_lists ? json_array_size(all) : 1, most = 0;
+    size_t num = has_lists ? json_array_size(all) : 1, max = 0;
 
     if (!json_is_array(all) || (has_lists && num != w->line.num_ids - 1)) return false;
     w->num_each = CR_NEW_ARRAY(size_t, num);
@@ -73,16 +73,16 @@ static bool read_candidates(waiting *w, const json_t *all, int64_t vocab_size)
         const json_t *list = has_lists ? json_array_get(all, i) : all;
         if (!json_is_array(list)) return false;
         w->num_each[i] = json_array_size(list);
-        if (w->num_each[i] > most) most = w->num_each[i];
+        if (w->num_each[i] > max) max = w->num_each[i];
     }
-    w->candidates = CR_NEW_ARRAY(int32_t, num * most);
-    memset(w->candidates, 0xFF, num * most * sizeof *w->candidates);
+    w->candidates = CR_NEW_ARRAY(int32_t, num * max);
+    memset(w->candidates, 0xFF, num * max * sizeof *w->candidates);
     for (size_t i = 0; i < num; i++)
         if (!read_list(has_lists ? json_array_get(all, i) : all, vocab_size,
-                       w->candidates + i * most))
+                       w->candidates + i * max))
             return false;
     w->ask.candidates = w->candidates;
-    w->ask.num_candidates = most;
+    w->ask.num_candidates = max;
     w->ask.num_lists = num;
     return true;
 }

@@ -19,7 +19,7 @@
 
 enum {
     ROUND_TOKENS = 16384,
-    MOST_SAMPLES = 64 /* of an engine at a time */
+    MAX_SAMPLES = 64 /* of an engine at a time */
 };
 enum { NEXT = CR_SERVE_MAX_MODELS /* place of a model that is loaded beside the others */ };
 
@@ -139,7 +139,7 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
     int64_t bytes;
     int64_t block =
         c->num_layers * (int64_t)cr_kv_block_bytes(dev, x->dtype, c->num_kv_heads, c->head_dim);
-    cr_engine_limits limits = {.max_running = MOST_SAMPLES,
+    cr_engine_limits limits = {.max_running = MAX_SAMPLES,
                                .max_model_len = x->identity.max_model_len,
                                .keeps_prefixes = true};
 
@@ -248,7 +248,7 @@ static void show(cr_serve_models *m)
 cr_status cr_serve_models_begin(cr_serve_models *m, cr_err *err)
 {
     m->lanes = cr_lanes_create(m->session->dev);
-    cr_compute_init(&m->compute, m->scoring, m->lanes, ROUND_TOKENS, MOST_SAMPLES);
+    cr_compute_init(&m->compute, m->scoring, m->lanes, ROUND_TOKENS, MAX_SAMPLES);
     for (size_t i = 0; i < m->num; i++) {
         if (begin(m, m->served[i], i, err) != CR_OK)
             return m->num > 1 ? cr_fail_add(err, "model %s", m->served[i]->name) : err->status;

@@ -8,7 +8,7 @@ enum { TOKEN_BYTES = 4, LOOKED_AT = 4096, MAX_SAMPLES = 4096, MAX_NEW = 1 << 20 
 
 /* The largest whole number after "name": in a part of the body, or *most if that is larger. */
 static void look_for(const char *text, size_t num_bytes, const char *name, int64_t limit,
-                     int64_t *most)
+                     int64_t *max)
 {
     const char *end = text + num_bytes, *at = text;
     size_t num = strlen(name);
@@ -21,7 +21,7 @@ static void look_for(const char *text, size_t num_bytes, const char *name, int64
         for (; at < end && *at >= '0' && *at <= '9' && value < limit; at++)
             value = 10 * value + (*at - '0');
         if (value > limit) value = limit;
-        if (value > *most) *most = value;
+        if (value > *max) *max = value;
     }
 }
 
@@ -31,14 +31,14 @@ int64_t cr_serve_estimate_tokens(const char *body, size_t num_bytes)
                                         "\"max_completion_tokens\""};
     bool is_long = num_bytes > 2 * LOOKED_AT;
     size_t first = is_long ? LOOKED_AT : num_bytes;
-    int64_t most = 0, n = 1;
+    int64_t max = 0, n = 1;
 
     if (num_bytes == 0) return 1;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        look_for(body, first, names[i], MAX_NEW, &most);
-        if (is_long) look_for(body + num_bytes - LOOKED_AT, LOOKED_AT, names[i], MAX_NEW, &most);
+        look_for(body, first, names[i], MAX_NEW, &max);
+        if (is_long) look_for(body + num_bytes - LOOKED_AT, LOOKED_AT, names[i], MAX_NEW, &max);
     }
     look_for(body, first, "\"n\"", MAX_SAMPLES, &n);
     if (is_long) look_for(body + num_bytes - LOOKED_AT, LOOKED_AT, "\"n\"", MAX_SAMPLES, &n);
-    return (int64_t)(num_bytes / TOKEN_BYTES) + 1 + n * most;
+    return (int64_t)(num_bytes / TOKEN_BYTES) + 1 + n * max;
 }

@@ -139,11 +139,11 @@ cr_serve_key *cr_serve_keys_named(cr_serve_keys *keys, const char *name)
 
 double cr_serve_key_take(cr_serve_key *key, double now_s)
 {
-    double most = key->per_s > 1 ? key->per_s : 1;
+    double max = key->per_s > 1 ? key->per_s : 1;
 
     if (key->per_s == 0) return 0;
     key->left += (now_s - key->measured_s) * key->per_s;
-    if (key->left > most) key->left = most;
+    if (key->left > max) key->left = max;
     key->measured_s = now_s;
     if (key->left < 1) return (1 - key->left) / key->per_s;
     key->left -= 1;

@@ -189,17 +189,17 @@ static bool make_room(cr_serve_queue *q, const cr_tenant *t, const cr_serve_job 
     bool has_pushed = false;
 
     while (!fits(q, job)) {
-        cr_tenant *most = NULL;
+        cr_tenant *max = NULL;
         cr_serve_job *last;
         for (size_t i = 0; i < q->num_tenants; i++)
             if (q->tenants[i]->waiting.first &&
-                (!most || part_of(q, q->tenants[i], 0, 0) > part_of(q, most, 0, 0)))
-                most = q->tenants[i];
-        if (!most || most == t || part_of(q, most, 0, 0) <= part_of(q, t, 1, job->estimated_tokens))
+                (!max || part_of(q, q->tenants[i], 0, 0) > part_of(q, max, 0, 0)))
+                max = q->tenants[i];
+        if (!max || max == t || part_of(q, max, 0, 0) <= part_of(q, t, 1, job->estimated_tokens))
             break;
-        last = pop_last(&most->waiting);
-        count_waiting(q, most, last, -1);
-        most->counts.num_refused++;
+        last = pop_last(&max->waiting);
+        count_waiting(q, max, last, -1);
+        max->counts.num_refused++;
         last->is_pushed_out = has_pushed = true;
         append(&q->given, last);
     }
@@ -268,12 +268,12 @@ cr_serve_load cr_serve_queue_load(cr_serve_queue *q)
     return load;
 }
 
-size_t cr_serve_queue_tenants(cr_serve_queue *q, cr_tenant_counts *out, size_t most)
+size_t cr_serve_queue_tenants(cr_serve_queue *q, cr_tenant_counts *out, size_t max)
 {
     size_t num;
 
     pthread_mutex_lock(&q->lock);
-    num = q->num_tenants < most ? q->num_tenants : most;
+    num = q->num_tenants < max ? q->num_tenants : max;
     for (size_t i = 0; i < num; i++)
         out[i] = q->tenants[i]->counts;
     pthread_mutex_unlock(&q->lock);

@@ -98,7 +98,7 @@ int cr_serve_queue_drain_s(cr_serve_queue *queue);
 cr_serve_job *cr_serve_queue_collect(cr_serve_queue *queue); /* a list */
 cr_serve_load cr_serve_queue_load(cr_serve_queue *queue);
 /* The first `most` tenants, in the order of their first requests; returns their number. */
-size_t cr_serve_queue_tenants(cr_serve_queue *queue, cr_tenant_counts *out, size_t most);
+size_t cr_serve_queue_tenants(cr_serve_queue *queue, cr_tenant_counts *out, size_t max);
 /* Any thread: take returns NULL from now on. */
 void cr_serve_queue_end(cr_serve_queue *queue);
 

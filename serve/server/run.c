@@ -128,7 +128,7 @@ static cr_serve_job *next_job(cr_server *s, const tasks *t)
 {
     const bool waits = t->num == 0;
 
-    if (!t->update && t->num + t->num_parsing < CRI_MOST_TASKS)
+    if (!t->update && t->num + t->num_parsing < CRI_MAX_TASKS)
         return cr_serve_queue_take(s->compute, waits);
     return t->num_parsing ? cr_serve_queue_take_back(s->compute, waits) : NULL;
 }
@@ -138,7 +138,7 @@ static void take(cr_server *s, cr_compute *compute, tasks *t)
 {
     cr_serve_job *from;
 
-    while (t->num < CRI_MOST_TASKS && (from = next_job(s, t))) {
+    while (t->num < CRI_MAX_TASKS && (from = next_job(s, t))) {
         if (from->route == CR_SERVE_UPDATE) {
             t->update = from;
         } else if (!from->is_parsed && from->body.num_bytes >= CRI_LARGE_BODY) {

@@ -226,7 +226,7 @@ static cr_status start(cr_server *s, cr_err *err)
                        "FILE (or --tls-ca FILE), or --no-auth if everyone may use it",
                        o->http.listen);
     s->texts = cr_serve_queue_create(&bounds, wake, s);
-    bounds.max_running_each = CRI_MOST_TASKS - CRI_MOST_TASKS / 8; /* some are left for others */
+    bounds.max_running_each = CRI_MAX_TASKS - CRI_MAX_TASKS / 8; /* some are left for others */
     s->can_spin = cr_num_cores() > 1;
     bounds.spin_s = s->can_spin ? CRI_SPIN_S : 0;
     s->compute = cr_serve_queue_create(&bounds, wake, s);

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 enum {
-    CRI_MOST_TASKS = 256, /* of the model at a time; others wait in the queue, which is bounded */
+    CRI_MAX_TASKS = 256, /* of the model at a time; others wait in the queue, which is bounded */
     CRI_LARGE_BODY =
         32 *
         1024 /* bytes: parsed by a thread of its own, which smaller ones would wait for longer than for their parsing */

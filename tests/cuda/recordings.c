@@ -301,7 +301,7 @@ static void test_cpu(void **state)
 
 /* ---- the engine ---- */
 
-enum { VOCAB = 60, MAX_LEN = 200, NUM_REQUESTS = 8, MOST_SAMPLES = 8 };
+enum { VOCAB = 60, MAX_LEN = 200, NUM_REQUESTS = 8, MAX_SAMPLES = 8 };
 
 #define REST                                                                               \
     "\"num_key_value_heads\":1,\"num_attention_heads\":2,"                                 \
@@ -323,7 +323,7 @@ static const struct shape {
       CR_F32};
 
 typedef struct answers {
-    cr_generated of[NUM_REQUESTS][MOST_SAMPLES];
+    cr_generated of[NUM_REQUESTS][MAX_SAMPLES];
     int64_t num_replayed, num_steps, num_preempted;
 } answers;
 
@@ -338,7 +338,7 @@ static void submit(const bench *b, int number, size_t num_prompt, size_t num_sam
                    int64_t num_new)
 {
     int32_t prompt[MAX_LEN];
-    uint64_t ids[MOST_SAMPLES];
+    uint64_t ids[MAX_SAMPLES];
     uint32_t w[4];
     const cr_generating how = {.temperature = number % 3 ? 1 : 0,
                                .top_p = number == 4 ? 0.9f : 1,
@@ -397,16 +397,16 @@ static answers *bench_close(bench *b)
 }
 
 /* Both have the same samples, bit for bit; a was made without recordings, b with at least `least` of them. */
-static void check_same(answers *a, answers *b, int64_t least)
+static void check_same(answers *a, answers *b, int64_t min)
 {
     int num = 0;
 
     assert_int_equal(a->num_replayed, 0);
     assert_int_equal(a->num_steps, b->num_steps);
-    if (b->num_replayed < least)
+    if (b->num_replayed < min)
         fail_msg("%d of %d steps were recorded", (int)b->num_replayed, (int)b->num_steps);
     for (int r = 0; r < NUM_REQUESTS; r++)
-        for (int i = 0; i < MOST_SAMPLES; i++) {
+        for (int i = 0; i < MAX_SAMPLES; i++) {
             cr_generated *x = &a->of[r][i], *y = &b->of[r][i];
             assert_int_equal(x->num_ids, y->num_ids);
             if (x->num_ids && (memcmp(x->ids, y->ids, x->num_ids * sizeof *x->ids) != 0 ||

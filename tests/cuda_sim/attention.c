@@ -330,7 +330,7 @@ static double check_row(const sequence *s, int64_t pos, int64_t head, const uint
     const heads *h = &s->h;
     int64_t D = h->dim, first = h->window && pos >= h->window ? pos + 1 - h->window : 0;
     const float *q = s->q + (pos * h->num + head) * D;
-    double *sum = CR_NEW_ARRAY(double, D), *off = CR_NEW_ARRAY(double, D), whole = 0, most = -1e30;
+    double *sum = CR_NEW_ARRAY(double, D), *off = CR_NEW_ARRAY(double, D), whole = 0, max = -1e30;
     float *f = CR_NEW_ARRAY(float, D);
 
     cr_cast_host(CR_F32, f, CR_BF16, got, (size_t)D);
@@ -340,10 +340,10 @@ static double check_row(const sequence *s, int64_t pos, int64_t head, const uint
             for (int64_t d = 0; d < D; d++)
                 dot += (double)q[d] * (double)s->k[key * D + d];
             if (pass == 0) {
-                most = dot > most ? dot : most;
+                max = dot > max ? dot : max;
                 continue;
             }
-            p = exp((dot - most) * (double)0.3F);
+            p = exp((dot - max) * (double)0.3F);
             whole += p;
             for (int64_t d = 0; d < D; d++) {
                 sum[d] += p * (double)s->v[key * D + d];
@@ -356,7 +356,7 @@ static double check_row(const sequence *s, int64_t pos, int64_t head, const uint
             fail_msg("row %lld, head %lld, column %lld: %g, not %g", (long long)pos,
                      (long long)head, (long long)d, (double)f[d], sum[d] / whole);
     cr_free(sum), cr_free(off), cr_free(f);
-    return most * (double)0.3F + log(whole);
+    return max * (double)0.3F + log(whole);
 }
 
 /* Rows of five stretches, of one, at their edges: blocks that share keys, blocks that do not, both GPUs: by bits; and float64. */
@@ -452,7 +452,7 @@ static void test_packed_stretches(void **state)
     sequence_close(&s);
 }
 
-static size_t most_bytes(const heads *h)
+static size_t max_bytes(const heads *h)
 {
     int64_t T = h->num_rows;
     for (int s = 0; s < NUM_SEQS; s++)
@@ -465,7 +465,7 @@ static void test_same_bits(void **state)
     (void)state;
     for (size_t l = 0; l < CR_COUNT(layouts); l++) {
         const heads *h = &layouts[l];
-        size_t num_bytes = most_bytes(h);
+        size_t num_bytes = max_bytes(h);
         char *want = cr_alloc(num_bytes), *got = cr_alloc(num_bytes);
         memset(want, 0, num_bytes), memset(got, 0, num_bytes);
         run(h, "8.0", 0, want);
@@ -483,7 +483,7 @@ static void test_same_bits(void **state)
 static void test_beside_nan(void **state)
 {
     static const heads h = {2, 1, 128, 0, false, edges, 0};
-    size_t num_bytes = most_bytes(&h);
+    size_t num_bytes = max_bytes(&h);
     char *want = cr_alloc(num_bytes), *got = cr_alloc(num_bytes);
 
     (void)state;

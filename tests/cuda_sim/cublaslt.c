@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { N = 192, K = 512, MOST_ROWS = 257 };
+enum { N = 192, K = 512, MAX_ROWS = 257 };
 
-static const int num_rows[] = {1, 2, 17, 64, 130, MOST_ROWS};
+static const int num_rows[] = {1, 2, 17, 64, 130, MAX_ROWS};
 
 static cublasLtHandle_t handle;
 static cublasLtMatmulDesc_t desc;
@@ -132,11 +132,11 @@ static int set_up(void **state)
 
     (void)state;
     stream = new_stream();
-    x = numbers((size_t)MOST_ROWS * K);
+    x = numbers((size_t)MAX_ROWS * K);
     w = numbers((size_t)N * K);
-    d_x = on_device(x, (size_t)MOST_ROWS * K * sizeof *x);
+    d_x = on_device(x, (size_t)MAX_ROWS * K * sizeof *x);
     d_w = on_device(w, (size_t)N * K * sizeof *w);
-    d_y = new_memory((size_t)MOST_ROWS * N * sizeof *d_y);
+    d_y = new_memory((size_t)MAX_ROWS * N * sizeof *d_y);
     cublasLtCreate(&handle);
     cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned);

@@ -458,7 +458,7 @@ static void little_memory(const void *args)
     cr_mem *other_memory;
 
     (void)args;
-    setenv("CROLL_SIM_MOST_GRAPHS", "1", 1);
+    setenv("CROLL_SIM_MAX_GRAPHS", "1", 1);
     setenv("CROLL_SIM_LEAKS", "1", 1);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 2; k++)
@@ -599,9 +599,9 @@ static void run_all(void)
 }
 
 /* 72 to 1 rows, 12 numbers of them, with tables of 1, 2 and 4 blocks, each for two steps: 32 graphs are kept. */
-static void test_most_kept(void **state)
+static void test_max_kept(void **state)
 {
-    enum { MOST = 71 };
+    enum { MAX_NUM = 71 };
 
     (void)state;
     open_engine(
@@ -609,11 +609,11 @@ static void test_most_kept(void **state)
         "\"num_attention_heads\":1,\"head_dim\":4,\"hidden_size\":4,\"intermediate_size\":4,"
         "\"vocab_size\":8,\"rms_norm_eps\":1e-5,\"rope_theta\":100,\"eos_token_id\":[3],"
         "\"max_position_embeddings\":256}",
-        CR_F32, &(cr_engine_limits){.max_running = MOST + 1});
+        CR_F32, &(cr_engine_limits){.max_running = MAX_NUM + 1});
     for (size_t blocks = 1; blocks <= 3; blocks++) {
-        for (uint64_t i = 0; i < MOST; i++) /* 8 end at a time, then 4, 2 and 1 */
+        for (uint64_t i = 0; i < MAX_NUM; i++) /* 8 end at a time, then 4, 2 and 1 */
             submit(i, 1, i < 64 ? 3 + 2 * (int64_t)(i / 8) : i < 68 ? 19 : i < 70 ? 21 : 23);
-        submit(MOST, (blocks - 1) * CR_KV_BLOCK + 1, 27);
+        submit(MAX_NUM, (blocks - 1) * CR_KV_BLOCK + 1, 27);
         run_all();
         assert_int_equal(cri_sim_num_graphs, blocks < 3 ? 12 * blocks : 32);
     }
@@ -667,7 +667,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forks),
         cmocka_unit_test(test_cases),
-        cmocka_unit_test(test_most_kept),
+        cmocka_unit_test(test_max_kept),
         cmocka_unit_test(test_launches),
     };
 

@@ -12,7 +12,7 @@
 
 extern bool cri_sim_is_checked;
 
-enum { NUM_SEEDS = 8, MOST_N = 256 };
+enum { NUM_SEEDS = 8, MAX_N = 256 };
 
 static uint16_t to_bf16(int i)
 {
@@ -69,9 +69,9 @@ static int sum_of(int row, int col)
 
 static void check_product(int n, hopper_form form, uint64_t seed)
 {
-    static int a[64][64], b[MOST_N][64];
-    static uint16_t bits_a[64 * 64], bits_b[MOST_N * 64];
-    static float got[128 * MOST_N / 2];
+    static int a[64][64], b[MAX_N][64];
+    static uint16_t bits_a[64 * 64], bits_b[MAX_N * 64];
+    static float got[128 * MAX_N / 2];
     cudaStream_t s = new_stream();
     uint16_t *d_a, *d_b;
     float *d_out = new_memory(sizeof got);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { M = 300, N = 600, K = 648, NUM_SEEDS = 2, FEW = 64, MOST_Y = 66 * 8456 };
+enum { M = 300, N = 600, K = 648, NUM_SEEDS = 2, FEW = 64, MAX_Y = 66 * 8456 };
 
 typedef struct place {
     cr_device *dev;
@@ -24,7 +24,7 @@ static void place_open(place *p, const char *capability)
     p->x = numbers(p->dev, CR_BF16, M * K);
     p->w = numbers(p->dev, CR_BF16, N * K);
     p->bias = numbers(p->dev, CR_BF16, N);
-    p->y = numbers(p->dev, CR_BF16, MOST_Y); /* or as many of 4 bytes as x [M, N] */
+    p->y = numbers(p->dev, CR_BF16, MAX_Y); /* or as many of 4 bytes as x [M, N] */
 }
 
 static void place_close(place *p)
@@ -32,7 +32,7 @@ static void place_close(place *p)
     cr_device_free(p->dev, p->x, M * K * 2);
     cr_device_free(p->dev, p->w, N * K * 2);
     cr_device_free(p->dev, p->bias, N * 2);
-    cr_device_free(p->dev, p->y, MOST_Y * 2);
+    cr_device_free(p->dev, p->y, MAX_Y * 2);
     cr_device_close(p->dev);
 }
 
@@ -52,7 +52,7 @@ static void rows_of(const place *p, const shape *s, int64_t first, int64_t num, 
     const cr_weight w = {p->w, CR_BF16, s->n, s->k, NULL};
     const cr_dtype to = s->is_wide ? CR_F32 : CR_BF16;
     size_t num_bytes = (size_t)(num * s->n) * cr_dtype_bytes(to);
-    cr_mem *y = cr_mem_add(p->y, MOST_Y * 2 - num_bytes);
+    cr_mem *y = cr_mem_add(p->y, MAX_Y * 2 - num_bytes);
     const cr_linear_args a = {.x = cr_at(CR_BF16, p->x, first * s->k),
                               .w = &w,
                               .bias = s->has_bias ? p->bias : NULL,
@@ -144,7 +144,7 @@ static void test_few_rows(void **state)
         {66, 40, 128, false, true, false},  {66, 16, 136, false, false, false},
         {66, 8456, 40, false, false, false}};
     static const int64_t nums[] = {1, 8, 15, 16, 17, 33, 63, 64};
-    char *all = cr_alloc(MOST_Y * 2), *part = cr_alloc(MOST_Y * 2);
+    char *all = cr_alloc(MAX_Y * 2), *part = cr_alloc(MAX_Y * 2);
 
     (void)state;
     for (int on = 0; on < 2; on++) {

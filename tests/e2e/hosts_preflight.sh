@@ -104,7 +104,7 @@ says '^hosts: 2, 10\.77\.0\.0/24'
 grep -q '"network":"10.77.0.0/24".*"from":"h2","to":"h1","bytes_per_s":' $tmp/two/hosts.json || fail "hosts.json: $(cat $tmp/two/hosts.json)"
 
 # a link of 100 Mbit/s, one of 20 ms
-measured() { # KEY LEAST [MOST]: of the link from h1 to h2. A busy machine is slower, never faster
+measured() { # KEY MIN [MAX]: of the link from h1 to h2. A busy machine is slower, never faster
     local x
     doctor 0 --json
     x=$(sed -n "s/.*\"from\":\"h1\",\"to\":\"h2\",[^}]*\"$1\":\([0-9.e+-]*\).*/\1/p" $log)

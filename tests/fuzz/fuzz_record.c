@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VOCAB = 100, MOST_IDS = 1000 };
+enum { VOCAB = 100, MAX_IDS = 1000 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void read_prompt(const cr_record *r)
@@ -27,10 +27,10 @@ static void read_sample(const cr_record *r)
     cr_sample s = {0};
     cr_sample_reward x = {0};
     cr_err err = {0};
-    bool is_read = cr_sample_read(r, MOST_IDS, &s, &err) == CR_OK;
+    bool is_read = cr_sample_read(r, MAX_IDS, &s, &err) == CR_OK;
 
     if (is_read)
-        CR_CHECK(s.num_ids > 0 && s.num_ids <= MOST_IDS &&
+        CR_CHECK(s.num_ids > 0 && s.num_ids <= MAX_IDS &&
                      isfinite(s.log_prob_infer[s.num_ids - 1]) && s.response,
                  "%zu tokens", s.num_ids);
     else

@@ -16,9 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *bytes = (const char *)data;
     static char words[] = "(?<yes>A+)|(?<no>B)", digit[] = "(?<score>\\d)", field[] = "a.b";
     static cr_judge_answer forms[] = {{NULL},
-                                      {.most = 10, .is_number = true},
+                                      {.max = 10, .is_number = true},
                                       {.pattern = words},
-                                      {.pattern = digit, .most = 5, .is_number = true},
+                                      {.pattern = digit, .max = 5, .is_number = true},
                                       {.field = field}};
     static cr_judge_reader readers[CR_COUNT(forms)];
     cr_role_service_identity id;

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { VOCAB = 260, MOST = 40 };
+enum { VOCAB = 260, MAX_NUM = 40 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char *tags[] = {(char[]){"gsm8k"}, (char[]){"ifeval"}};
@@ -61,7 +61,7 @@ static void load(const char *path, size_t num_lines, cr_row_encode encode, cr_pr
         CR_CHECK(cr_exit_code(err.status) == 2 && strstr(err.msg, path), "%s", err.msg);
     for (size_t i = 0; i < rows.num_rows; i++) {
         const cr_row *row = &rows.rows[i];
-        CR_CHECK(row->num_prompt <= row->num_ids && row->num_ids <= MOST && row->domain < 2,
+        CR_CHECK(row->num_prompt <= row->num_ids && row->num_ids <= MAX_NUM && row->domain < 2,
                  "row %zu", i);
         for (size_t k = 0; k < row->num_rewards; k++)
             CR_CHECK(row->num_rewards <= 2 && row->rewards[0] == row->domain &&
@@ -86,13 +86,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     cr_config config = {
         .rewards = rewards,
         .num_rewards = 2,
-        .sequence_length = MOST,
+        .sequence_length = MAX_NUM,
         .train = {.data = {.messages = (char[]){"messages"}, .template = (char[]){"chatml"}}},
         .sft = {.prompt_key = (char[]){"prompt"},
                 .response_key = (char[]){"response"},
                 .query_key = (char[]){"query"},
                 .system_key = (char[]){"system"}}};
-    cr_prompt_maker maker = {.config = &config, .prompt_length = MOST};
+    cr_prompt_maker maker = {.config = &config, .prompt_length = MAX_NUM};
     size_t num_lines = is_array(data, size) ? SIZE_MAX : count_lines(data, size);
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
     char path[64];

@@ -5,16 +5,16 @@
 
 #include "tests/mutate.h"
 
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed);
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
     cr_buf out = {0};
 
-    if (seed % 2 || size == 0) return LLVMFuzzerMutate(data, size, most);
+    if (seed % 2 || size == 0) return LLVMFuzzerMutate(data, size, max);
     mutate(data, size, seed, &out);
-    size = out.num_bytes < most ? out.num_bytes : most;
+    size = out.num_bytes < max ? out.num_bytes : max;
     if (size) memcpy(data, out.data, size);
     cr_buf_free(&out);
     return size;

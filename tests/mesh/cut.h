@@ -70,16 +70,16 @@ static void cut_pass_by_tokens(const cut *c, cr_fsdp *f, cut_loss *l, cut_batch 
     cr_group *dp = f->mesh->group[CR_AXIS_DP];
     size_t tokens[NUM_SEQS], micro[NUM_SEQS], num = 0;
     int seq[NUM_SEQS];
-    int64_t most;
+    int64_t max;
 
     for (int s = cr_group_rank(dp); s < NUM_SEQS; s += cr_group_num_ranks(dp)) {
         seq[num] = s;
         tokens[num++] = (size_t)cut_length(c, s);
     }
-    OK(cr_fsdp_agree_num(f, (int64_t)cr_packing_cut(tokens, num, (size_t)c->budget, 0, micro),
-                         &most, &err));
-    cr_packing_cut(tokens, num, (size_t)c->budget, (size_t)most, micro);
-    for (size_t m = 0; m < (size_t)most; m++) {
+    OK(cr_fsdp_agree_num(f, (int64_t)cr_packing_cut(tokens, num, (size_t)c->budget, 0, micro), &max,
+                         &err));
+    cr_packing_cut(tokens, num, (size_t)c->budget, (size_t)max, micro);
+    for (size_t m = 0; m < (size_t)max; m++) {
         x->b = (cr_batch){0};
         for (size_t k = 0; k < num; k++)
             if (micro[k] == m) cut_append(c, x, seq[k]);
@@ -94,15 +94,15 @@ static void cut_pass(const cut *c, cr_fsdp *f, cut_result *r)
     cr_group *dp = f->mesh->group[CR_AXIS_DP];
     int ranks = cr_group_num_ranks(dp), next = cr_group_rank(dp), pack = c->pack ? c->pack : 1,
         num = (NUM_SEQS + pack - 1) / pack;
-    int64_t mine = (num - next + ranks - 1) / ranks, most;
+    int64_t mine = (num - next + ranks - 1) / ranks, max;
     cut_batch *x = CR_NEW(cut_batch);
     cut_loss l = {c, x, r, 0};
 
     for (int s = 0; s < NUM_SEQS; s++)
         l.total += cut_num_labels(c, s);
     if (c->budget) cut_pass_by_tokens(c, f, &l, x);
-    OK(cr_fsdp_agree_num(f, (mine + c->micro - 1) / c->micro, &most, &err));
-    for (int64_t m = 0; m < most && !c->budget; m++) {
+    OK(cr_fsdp_agree_num(f, (mine + c->micro - 1) / c->micro, &max, &err));
+    for (int64_t m = 0; m < max && !c->budget; m++) {
         x->b = (cr_batch){0};
         for (int k = 0; k < c->micro && next < num; k++, next += ranks)
             for (int s = next * pack; s < (next + 1) * pack && s < NUM_SEQS; s++)

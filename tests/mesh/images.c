@@ -12,7 +12,7 @@
 #include "tests/mesh/train_files.h"
 #include "tests/vl_keys.h"
 
-enum { SEQS = 6, MOST = 400, PATCHES = 400, PIXELS = 96, IMAGE = 90, VIDEO = 91, START = 92 };
+enum { SEQS = 6, MAX_NUM = 400, PATCHES = 400, PIXELS = 96, IMAGE = 90, VIDEO = 91, START = 92 };
 
 static const char *const families[] = {
     "{\"model_type\":\"qwen2_5_vl\",\"architectures\":[\"Qwen2_5_VLForConditionalGeneration\"]," IDS
@@ -29,7 +29,7 @@ static const char *const families[] = {
 typedef enum content { NOTHING, ONE_IMAGE, TWO_IMAGES, ONE_VIDEO, BOTH } content;
 
 typedef struct batch_vl {
-    int32_t ids[MOST], positions[MOST], labels[MOST], cu[SEQS + 1], mrope[3 * MOST];
+    int32_t ids[MAX_NUM], positions[MAX_NUM], labels[MAX_NUM], cu[SEQS + 1], mrope[3 * MAX_NUM];
     int32_t grid[2 * SEQS][3];
     bool is_video[2 * SEQS];
     float pixels[PATCHES * PIXELS];
@@ -41,7 +41,7 @@ static void put(batch_vl *x, int32_t id)
 {
     int64_t t = x->b.num_tokens++;
 
-    CR_CHECK(t < MOST, "tokens");
+    CR_CHECK(t < MAX_NUM, "tokens");
     x->ids[t] = id;
     x->positions[t] = (int32_t)(t - x->cu[x->b.num_seqs]);
     x->labels[t] = -1;
@@ -275,7 +275,7 @@ static grads on_ranks(const setting *s, const char *family)
         cr_device *dev;
         cr_mesh *mesh;
         cr_fsdp *f;
-        int64_t most;
+        int64_t max;
         OK(cr_device_open(cr_device_default(), 1, &dev, &err));
         OK(cr_mesh_shape_init(&shape, s->ranks, s->fsdp, s->ulysses ? s->ulysses : 1, 1, 0, &err));
         OK(cr_mesh_create(world, dev, "images", ranks, &shape, &mesh, &err));
@@ -285,8 +285,8 @@ static grads on_ranks(const setting *s, const char *family)
         l.total = num_labels(x);
         int dp = cr_group_num_ranks(mesh->group[CR_AXIS_DP]),
             next = cr_group_rank(mesh->group[CR_AXIS_DP]);
-        OK(cr_fsdp_agree_num(f, ((SEQS - next + dp - 1) / dp + micro - 1) / micro, &most, &err));
-        for (int64_t m = 0; m < most; m++) {
+        OK(cr_fsdp_agree_num(f, ((SEQS - next + dp - 1) / dp + micro - 1) / micro, &max, &err));
+        for (int64_t m = 0; m < max; m++) {
             x->b = (cr_batch){0};
             x->vision = (cr_vision_input){0};
             for (int k = 0; k < micro && next < SEQS; k++, next += dp)
@@ -398,15 +398,14 @@ static void check_gathers(const cr_fsdp *f, bool with_images, cr_traffic_count b
              "images %d: %lld gathers of %lld bytes, want %lld of %lld", with_images,
              (long long)(now.num - before.num), (long long)(now.num_bytes - before.num_bytes),
              (long long)num, (long long)num_bytes);
-    CR_CHECK(cr_fsdp_get_stats(f).most_units_alive <= 3,
-             "%d units were alive", /* the tower's own */
-             cr_fsdp_get_stats(f).most_units_alive);
+    CR_CHECK(cr_fsdp_get_stats(f).max_units_alive <= 3, "%d units were alive", /* the tower's own */
+             cr_fsdp_get_stats(f).max_units_alive);
 }
 
 /* Log-probs of fsdp2_infer: the first rank has images, the others text or nothing; then no rank has images. */
 static void test_c39_forward(const char *family)
 {
-    static float first[2][MOST], log_prob[MOST], entropy[MOST];
+    static float first[2][MAX_NUM], log_prob[MAX_NUM], entropy[MAX_NUM];
     const cr_fsdp_args args = {.param_dtype = CR_BF16, .seed = 11};
     const setting s = {.name = "forward"};
     int ranks[RANKS] = {0, 1, 2, 3};

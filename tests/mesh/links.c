@@ -29,9 +29,9 @@ static float value(int rank, size_t i)
 
 /* ---- the formulas of docs/hosts.md, for h hosts of m = 2^k ranks in a row; into one host ---- */
 
-static int64_t parts_of_round(int64_t bytes, int64_t most)
+static int64_t parts_of_round(int64_t bytes, int64_t max)
 {
-    return (bytes + most - 1) / most;
+    return (bytes + max - 1) / max;
 }
 
 static cr_link_count formula(cr_link_call c, int64_t n, int64_t m)

@@ -146,7 +146,7 @@ static void check(const char *text, const cr_worker_config *w, double routed, co
         near(b->tape, now.tape_peak_bytes, routed, "tape", name);
     if (cr_world_rank(world) == 0)
         near(plan.phase[3].bytes.scratch, now.scratch_peak_bytes, routed, "scratch", name);
-    equal(plan.most_units_alive, now.most_units_alive, "units alive", name);
+    equal(plan.max_units_alive, now.max_units_alive, "units alive", name);
     equal_count(plan.step.gathers, now.traffic.gathers, then.traffic.gathers, "gathers", name);
     equal_count(plan.step.reduces, now.traffic.reduces, then.traffic.reduces, "reduces", name);
     equal_count(plan.step.all_reduces, now.traffic.all_reduces, then.traffic.all_reduces,

@@ -27,10 +27,10 @@ static cr_world *world;
 static cr_group *everyone;
 static int me;
 
-enum { NUM = 64, MOST = 40, TOP = 5, CANDIDATES = 3, PLACE = 2 };
+enum { NUM = 64, MAX_NUM = 40, TOP = 5, CANDIDATES = 3, PLACE = 2 };
 
 typedef struct prompt {
-    int32_t ids[MOST], candidates[MOST * CANDIDATES];
+    int32_t ids[MAX_NUM], candidates[MAX_NUM * CANDIDATES];
     cr_draw_row draw;
     cr_score_ask ask;
 } prompt;
@@ -60,10 +60,10 @@ static void make_prompts(prompt *all, int32_t vocab)
 
     for (uint64_t i = 0; i < NUM; i++) {
         prompt *p = &all[i];
-        size_t num = 1 + number(i, 0) % MOST, first = 1 + number(i, 1) % num;
+        size_t num = 1 + number(i, 0) % MAX_NUM, first = 1 + number(i, 1) % num;
         for (size_t t = 0; t < num; t++)
             p->ids[t] = (int32_t)(number(i, 100 + t) % (uint32_t)vocab);
-        for (size_t k = 0; k < MOST * CANDIDATES; k++)
+        for (size_t k = 0; k < MAX_NUM * CANDIDATES; k++)
             p->candidates[k] = (int32_t)(number(i, 200 + k) % (uint32_t)vocab);
         p->draw = (cr_draw_row){.temperature = i % 3 ? 0.9f : 0,
                                 .penalty = i % 4 == 3 ? 0.2f : 1, /* words of the prompt, then */
@@ -169,7 +169,7 @@ static void check_plain(bench *b, const prompt *p, const cr_score *x)
     int64_t vocab = b->model->config.vocab_size;
     int32_t last = (int32_t)a->num_ids - 1;
     cr_packed packed = {0};
-    float *logits = CR_NEW_ARRAY(float, vocab), log_prob[MOST];
+    float *logits = CR_NEW_ARRAY(float, vocab), log_prob[MAX_NUM];
     int32_t *labels = cr_packed_add(&packed, a->ids, a->num_ids);
     cr_drawn drawn = {0};
     cr_draw_row how = p->draw;

@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { FRAME_BYTES = 70000, MOST_BYTES = 64 << 20 /* on the way in one direction; more is lost */ };
+enum { FRAME_BYTES = 70000, MAX_BYTES = 64 << 20 /* on the way in one direction; more is lost */ };
 
 typedef struct frame {
     struct frame *next;
@@ -60,7 +60,7 @@ static void take(side *from, side *to, double delay_s, double jitter_s, double l
         ssize_t n = recv(from->fd, buffer, sizeof buffer, MSG_DONTWAIT);
         frame *f;
         if (n <= 0) return;
-        if (drand48() < loss || to->num_bytes + (size_t)n > MOST_BYTES) continue;
+        if (drand48() < loss || to->num_bytes + (size_t)n > MAX_BYTES) continue;
         f = malloc(sizeof *f + (size_t)n);
         if (!f) continue;
         f->next = NULL;

@@ -105,8 +105,8 @@ static payload *generate(model_bench *b, const cr_generating *how)
 static void train_pass(model_bench *b, cr_dtype dtype, const payload *p, const cr_distribution *d,
                        float *log_probs)
 {
-    enum { MOST = SAMPLES * (PROMPT + LENGTH) };
-    int32_t ids[MOST], positions[MOST], labels[MOST], cu[SAMPLES + 1] = {0}, at = 0;
+    enum { MAX_NUM = SAMPLES * (PROMPT + LENGTH) };
+    int32_t ids[MAX_NUM], positions[MAX_NUM], labels[MAX_NUM], cu[SAMPLES + 1] = {0}, at = 0;
     size_t order[SAMPLES], row = 0;
     float out[2 * SAMPLES * LENGTH];
     cr_edits edits = {0};
@@ -170,14 +170,14 @@ static void edit(const float *z, int vocab, const int32_t *ids, int32_t num, dou
 /* Log-sum of the words (num_kept 0: all). */
 static double log_sum(const double *y, int vocab, const int32_t *kept, int32_t num_kept)
 {
-    double most = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0;
     int32_t n = num_kept ? num_kept : vocab;
 
     for (int32_t k = 0; k < n; k++)
-        most = fmax(most, y[num_kept ? kept[k] : k]);
+        max = fmax(max, y[num_kept ? kept[k] : k]);
     for (int32_t k = 0; k < n; k++)
-        sum += exp(y[num_kept ? kept[k] : k] - most);
-    return most + log(sum);
+        sum += exp(y[num_kept ? kept[k] : k] - max);
+    return max + log(sum);
 }
 
 /* Every token against doubles. */
@@ -252,7 +252,7 @@ static void engine_and_training_have_the_same_bits(void **state)
 
 /* Sixteen words and one whose weight in the head is 0: what the sixteen logits get as gradient need not sum to 0 then,
  * and can be asked of the raw model as that of log-probs. */
-enum { WORDS = 17, STEPS = 3, START = 2, MOST_CONTEXTS = 40 };
+enum { WORDS = 17, STEPS = 3, START = 2, MAX_CONTEXTS = 40 };
 
 static const char toy[] =
     "{\"model_type\":\"qwen3\",\"num_hidden_layers\":1,\"num_key_value_heads\":1,\"head_dim\":8,"
@@ -272,7 +272,7 @@ typedef struct context {
 typedef struct tree {
     model_bench b;
     cr_generating how;
-    context contexts[MOST_CONTEXTS];
+    context contexts[MAX_CONTEXTS];
     size_t num;
 } tree;
 
@@ -296,7 +296,7 @@ static double grow(tree *t, const int32_t *ids, int32_t num, double reach)
     cr_draw_row row = cr_draw_row_of(&t->how, &(cr_ends){0}, 0.5f, ids, (size_t)num, NULL, 0);
     cr_err err = {0};
 
-    assert_true(t->num <= MOST_CONTEXTS);
+    assert_true(t->num <= MAX_CONTEXTS);
     *c = (context){.num = num, .reach = reach};
     memcpy(c->ids, ids, (size_t)num * sizeof *ids);
     raw_logits(&t->b, CR_F32, ids, num, z);
@@ -413,11 +413,12 @@ static float *enumerated(tree *t, size_t *num)
  * model's. */
 static float *averaged(tree *t, const cr_distribution *d, size_t *num)
 {
-    enum { MOST = 512 };
+    enum { MAX_NUM = 512 };
     rows *r = rows_new();
-    int32_t prompts[MOST], lengths[MOST], all_ids[MOST * (START + STEPS)], num_kept[MOST * STEPS],
-        *kept_ids = CR_NEW_ARRAY(int32_t, MOST * STEPS * WORDS);
-    size_t first_id[MOST], first_token[MOST], first_kept[MOST * STEPS], order[MOST], kept = 0;
+    int32_t prompts[MAX_NUM], lengths[MAX_NUM], all_ids[MAX_NUM * (START + STEPS)],
+        num_kept[MAX_NUM * STEPS], *kept_ids = CR_NEW_ARRAY(int32_t, MAX_NUM * STEPS * WORDS);
+    size_t first_id[MAX_NUM], first_token[MAX_NUM], first_kept[MAX_NUM * STEPS], order[MAX_NUM],
+        kept = 0;
     cr_samples s = {.prompts = prompts,
                     .lengths = lengths,
                     .ids = all_ids,
@@ -438,7 +439,7 @@ static float *averaged(tree *t, const cr_distribution *d, size_t *num)
             double p = last->reach * last->p[last->kept[k]];
             memcpy(ids, last->ids, sizeof last->ids);
             ids[START + STEPS - 1] = last->kept[k];
-            assert_true(s.num < MOST);
+            assert_true(s.num < MAX_NUM);
             sum += p;
             prompts[s.num] = START;
             lengths[s.num] = STEPS;

@@ -30,14 +30,14 @@ static void test_micro_batches(void **state)
     for (size_t i = 0; i < NUM; i++)
         assert_int_equal(mini[i], mini[i / GROUP * GROUP]);
     for (size_t b = 0; b < NUM / MINI; b++) {
-        size_t least = SIZE_MAX, most = 0;
+        size_t min = SIZE_MAX, max = 0;
         for (size_t c = 0; c < 5 * DP; c++) {
             size_t w = work[b][c / DP][c % DP];
             assert_int_equal(seen[b][c % DP], 5 * MICRO);
-            least = w < least ? w : least;
-            most = w > most ? w : most;
+            min = w < min ? w : min;
+            max = w > max ? w : max;
         }
-        assert_true(most - least <= 60); /* round-robin: 600 to 900 of about 880 */
+        assert_true(max - min <= 60); /* round-robin: 600 to 900 of about 880 */
     }
 }
 

@@ -124,7 +124,7 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     SHOW(r->judge_fields), SHOW(r->judge_answer.pattern), SHOW(r->judge_answer.field);
     show_worker(out, &r->judge_model);
     SHOW(r->reward_manager);
-    SHOW(r->judge_answer.least), SHOW(r->judge_answer.most), SHOW(r->judge_answer.is_number);
+    SHOW(r->judge_answer.min), SHOW(r->judge_answer.max), SHOW(r->judge_answer.is_number);
     SHOW(r->code.service.url), SHOW(r->code.use_local), SHOW(r->code.is_open);
     SHOW(r->code.interpreter), SHOW(r->code.case_timeout), SHOW(r->code.case_memory_mb);
 }

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VOCAB = 90, MAX_LEN = 320, NUM_GROUPS = 24, MOST_SAMPLES = 64 };
+enum { VOCAB = 90, MAX_LEN = 320, NUM_GROUPS = 24, MAX_SAMPLES = 64 };
 static int num_groups = NUM_GROUPS, longest = 150, preempted = 10; /* asked for; at least */
 
 #define REST                                                                                      \
@@ -180,12 +180,12 @@ static void test_company_changes_nothing(void **state)
     for (int d = 0; d < 2; d++) {
         cr_dtype dtype = d ? CR_BF16 : CR_F32;
         cr_engine_stats stats;
-        answers *want = ask_all(dtype, 1, blocks(MOST_SAMPLES, 512, 1000), &stats), *got;
+        answers *want = ask_all(dtype, 1, blocks(MAX_SAMPLES, 512, 1000), &stats), *got;
         assert_int_equal(stats.num_preempted, 0);
         got = ask_all(dtype, 1, blocks(3, 16, 1000), &stats); /* few at a time, prompts in chunks */
         check_same(got, want);
         free_answers(got);
-        got = ask_all(dtype, 1, blocks(MOST_SAMPLES, 40, 9), &stats); /* blocks run out */
+        got = ask_all(dtype, 1, blocks(MAX_SAMPLES, 40, 9), &stats); /* blocks run out */
         assert_true(stats.num_preempted > preempted);
         check_same(got, want);
         free_answers(got);
@@ -207,7 +207,7 @@ static void test_lanes_run_experts(void **state)
     (void)state;
     if (strcmp(cr_device_default(), "far") == 0) skip(); /* many small calls: minutes */
     config = sparse;
-    want = ask_all(CR_F32, 1, blocks(MOST_SAMPLES, 512, 1000), &stats);
+    want = ask_all(CR_F32, 1, blocks(MAX_SAMPLES, 512, 1000), &stats);
     got = ask_all(CR_F32, 3, blocks(40, 60, 1000), &stats);
     check_same(got, want);
     free_answers(got);
@@ -225,10 +225,10 @@ static void test_log_probs_are_those_of_training(void **state)
         answers *a = ask_all(dtype, 1, blocks(16, 50, 30), &stats);
         bench b = bench_open(dtype, 1, blocks(1, 1, 5));
         cr_stack *scratch = cr_stack_create(b.dev);
-        enum { MOST = 72 * 300 };
-        int32_t *ids = CR_NEW_ARRAY(int32_t, MOST), *pos = CR_NEW_ARRAY(int32_t, MOST),
-                *labels = CR_NEW_ARRAY(int32_t, MOST), cu[NUM_GROUPS * 8 + 1] = {0};
-        float *want = CR_NEW_ARRAY(float, MOST), *entropy = CR_NEW_ARRAY(float, MOST);
+        enum { MAX_NUM = 72 * 300 };
+        int32_t *ids = CR_NEW_ARRAY(int32_t, MAX_NUM), *pos = CR_NEW_ARRAY(int32_t, MAX_NUM),
+                *labels = CR_NEW_ARRAY(int32_t, MAX_NUM), cu[NUM_GROUPS * 8 + 1] = {0};
+        float *want = CR_NEW_ARRAY(float, MAX_NUM), *entropy = CR_NEW_ARRAY(float, MAX_NUM);
         cr_batch batch = {ids, pos, labels, cu, 0, 0};
         int64_t at = 0, num = 0;
         cr_err err = {0};

@@ -127,11 +127,11 @@ static void what_makes_room(void **state)
     assert_int_equal(run_and_forget(prompt, 130, &how), 64);
 }
 
-enum { REQUESTS = 30, MOST_LENGTH = 400 };
+enum { REQUESTS = 30, MAX_LENGTH = 400 };
 static size_t num_requests = REQUESTS;
 
 typedef struct request {
-    int32_t ids[MOST_LENGTH];
+    int32_t ids[MAX_LENGTH];
     size_t num, num_samples;
     int64_t length, step;
     uint64_t salt;

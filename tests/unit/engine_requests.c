@@ -200,7 +200,7 @@ static void eos_ids_that_end_none(void **state)
 
 /* No end before min_new_tokens, neither by an id nor by a text, and what was not drawn for that has no other effect; ids
  * that are not allowed are never drawn. */
-static void least_length(void **state)
+static void min_length(void **state)
 {
     cr_generating how = plain(40);
     cr_generated all, g;
@@ -390,7 +390,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cancel_of_one),        cmocka_unit_test(which_stop),
         cmocka_unit_test(text_of_ending_ids),   cmocka_unit_test(eos_ids_that_end_none),
-        cmocka_unit_test(least_length),         cmocka_unit_test(bad_words),
+        cmocka_unit_test(min_length),           cmocka_unit_test(bad_words),
         cmocka_unit_test(what_cannot_be_drawn), cmocka_unit_test(texts_that_go_on),
     };
 

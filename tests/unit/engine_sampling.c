@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 3000 };
+enum { MAX_NUM = 3000 };
 
 static const cr_ends none;
 static const cr_generating plain = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
@@ -51,7 +51,7 @@ static void exact(const float *logits, int n, const cr_generating *how, const in
                   size_t num_history, double *p)
 {
     int *order = CR_NEW_ARRAY(int, n), keep = n;
-    double total = 0, mass = 0, most;
+    double total = 0, mass = 0, max;
 
     for (int i = 0; i < n; i++) {
         order[i] = i;
@@ -66,12 +66,12 @@ static void exact(const float *logits, int n, const cr_generating *how, const in
         p[i] /= (double)how->temperature;
     sort_by = p;
     qsort(order, (size_t)n, sizeof *order, falling);
-    most = p[order[0]];
+    max = p[order[0]];
     if (how->top_k > 0 && how->top_k < n)
         for (keep = (int)how->top_k; keep < n && p[order[keep]] == p[order[keep - 1]];)
             keep++;
     for (int i = 0; i < n; i++) {
-        p[order[i]] = i < keep ? exp(p[order[i]] - most) : 0;
+        p[order[i]] = i < keep ? exp(p[order[i]] - max) : 0;
         total += p[order[i]];
     }
     if (how->top_p < 1) {
@@ -146,9 +146,9 @@ static void test_distributions(void **state)
         {273, 1, false, 1, 0, 0.7f, 0, 1},
         {273, 1, false, 0.8f, 30, 0.8f, 0, 1},
         {273, 1, true, 0.8f, 30, 0.5f, 0, 1},
-        {MOST, 0.1, false, 1, 0, 0.9f, 0, 1},
-        {MOST, 5, false, 1.3f, 0, 0.99f, 0, 1},
-        {MOST, 1, false, 1, 0, 0.95f, 0.01f, 1},
+        {MAX_NUM, 0.1, false, 1, 0, 0.9f, 0, 1},
+        {MAX_NUM, 5, false, 1.3f, 0, 0.99f, 0, 1},
+        {MAX_NUM, 1, false, 1, 0, 0.95f, 0.01f, 1},
         {273, 2, false, 1, 0, 1, 0.05f, 1},
         {273, 2, false, 1.5f, 0, 1, 0, 1.3f},
         {273, 2, true, 0.9f, 50, 0.9f, 0.02f, 1.2f},
@@ -160,10 +160,10 @@ static void test_distributions(void **state)
     static const int32_t history[] = {0, 0, 0, 0, 5, 200, 5, 120, 16};
     cr_err err = {0};
     cr_device *dev;
-    float *z = calloc(MOST, sizeof *z);
+    float *z = calloc(MAX_NUM, sizeof *z);
     int draws = num_draws(20000);
-    double *p = calloc(MOST, sizeof *p);
-    int *counts = calloc(MOST, sizeof *counts);
+    double *p = calloc(MAX_NUM, sizeof *p);
+    int *counts = calloc(MAX_NUM, sizeof *counts);
 
     (void)state;
     assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
@@ -177,7 +177,7 @@ static void test_distributions(void **state)
         how.repetition_penalty = cases[c].penalty;
         make_logits(z, cases[c].n, cases[c].spread, cases[c].has_ties, c);
         exact(z, cases[c].n, &how, history, num_history, p);
-        memset(counts, 0, MOST * sizeof *counts);
+        memset(counts, 0, MAX_NUM * sizeof *counts);
         cr_mem *mem = to_device(dev, z, (size_t)cases[c].n * sizeof *z);
         for (int i = 0; i < draws; i++) {
             uint32_t w[4];
@@ -290,15 +290,14 @@ static void test_rows_of_a_batch(void **state)
 
 /* ---- Transformers ---- */
 
-enum { MOST_IDS = 64 };
+enum { MAX_IDS = 64 };
 
 /* A case of sampling.json. */
 typedef struct row_case {
     cr_generating how;
-    int32_t biased[MOST_IDS], allowed[MOST_IDS], ends[MOST_IDS], prompt[MOST_IDS],
-        response[MOST_IDS];
-    float bias[MOST_IDS], z[MOST_IDS];
-    double want[MOST_IDS]; /* -INFINITY: never */
+    int32_t biased[MAX_IDS], allowed[MAX_IDS], ends[MAX_IDS], prompt[MAX_IDS], response[MAX_IDS];
+    float bias[MAX_IDS], z[MAX_IDS];
+    double want[MAX_IDS]; /* -INFINITY: never */
     size_t num_ends, num_prompt, num_response, num_words, num_left;
 } row_case;
 
@@ -383,7 +382,7 @@ static void test_transformers(void **state)
         fail_msg("%s", err.msg);
     json_array_foreach(json_object_get(all, "cases"), k, one)
     {
-        int counts[MOST_IDS] = {0};
+        int counts[MAX_IDS] = {0};
         int32_t best = 0;
         row_case c = {0};
         read_case(all, one, &c);

@@ -294,9 +294,9 @@ static void attention_alone_and_cached(void **state)
     for (size_t l = 0; l < CR_COUNT(layouts); l++)
         for (int t = 0; t < 2; t++) {
             const heads h = layouts[l];
-            enum { d = 1, MOST_ROWS = 193, BLOCKS = 4 };
+            enum { d = 1, MAX_ROWS = 193, BLOCKS = 4 };
             const int32_t len = h.lengths[LONGEST];
-            int32_t cu[SEQS + 1], alone[] = {0, len}, slot[MOST_ROWS] = {0}, pos[MOST_ROWS],
+            int32_t cu[SEQS + 1], alone[] = {0, len}, slot[MAX_ROWS] = {0}, pos[MAX_ROWS],
                                   table[] = {2, 0, 3, 1};
             int64_t T = starts(&h, cu), first = cu[LONGEST] * h.num * h.dim,
                     first_k = cu[LONGEST] * h.kv * h.dim;

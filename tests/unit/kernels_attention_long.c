@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HIDDEN = 1024, BESIDE = 37, COMPANY = 140, MOST_GROUP = 4 };
+enum { HIDDEN = 1024, BESIDE = 37, COMPANY = 140, MAX_GROUP = 4 };
 static const float SHARP = 4;
 
 static cr_device *dev;

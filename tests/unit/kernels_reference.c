@@ -419,17 +419,17 @@ static void reference_row(const array *q, const array *k, const array *v, int64_
                           double *o)
 {
     int64_t kv = h / (H / K), from = window && i + 1 > window ? i + 1 - window : 0;
-    double most = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0;
 
     for (int64_t j = from; j <= i; j++) {
         double s = 0;
         for (int64_t d = 0; d < D; d++)
             s += q->x[((first + i) * H + h) * D + d] * k->x[((first + j) * K + kv) * D + d];
         p[j] = s / sqrt((double)D);
-        most = fmax(most, p[j]);
+        max = fmax(max, p[j]);
     }
     for (int64_t j = from; j <= i; j++)
-        sum += p[j] = exp(p[j] - most);
+        sum += p[j] = exp(p[j] - max);
     for (int64_t d = 0; d < D; d++)
         o[d] = 0;
     for (int64_t j = 0; j <= i; j++) {
@@ -620,16 +620,16 @@ static void c35_head_and_its_gradient(void **state)
             OK(cr_head(dev, &a.fwd, &err));
             OK(cr_head_grad(dev, &a, &err));
             for (int64_t r = 0; r < R; r++) {
-                double most = -INFINITY, sum = 0, mean = 0, lse, entropy;
+                double max = -INFINITY, sum = 0, mean = 0, lse, entropy;
                 for (int64_t v = 0; v < V; v++) {
                     z[v] = 0;
                     for (int64_t i = 0; i < k; i++)
                         z[v] += x.x[r * k + i] * w.x[v * k + i];
-                    most = fmax(most, z[v]);
+                    max = fmax(max, z[v]);
                 }
                 for (int64_t v = 0; v < V; v++)
-                    sum += exp(z[v] - most);
-                lse = most + log(sum);
+                    sum += exp(z[v] - max);
+                lse = max + log(sum);
                 for (int64_t v = 0; v < V; v++)
                     mean += exp(z[v] - lse) * z[v];
                 entropy = lse - mean;

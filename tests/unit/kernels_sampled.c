@@ -114,13 +114,13 @@ static double edited(const rows *r, double z, bool seen)
 
 /* Log-prob of the label and entropy: masses of the words but `moved`, whose logit is z. */
 typedef struct sums {
-    double most, mass, moment, label;
+    double max, mass, moment, label;
 } sums;
 
 static void results(const sums *s, double y, bool moved_is_label, double *log_prob, double *entropy)
 {
-    double mass = s->mass + exp(y - s->most), moment = s->moment + y * exp(y - s->most),
-           lse = s->most + log(mass);
+    double mass = s->mass + exp(y - s->max), moment = s->moment + y * exp(y - s->max),
+           lse = s->max + log(mass);
 
     *log_prob = (moved_is_label ? y : s->label) - lse;
     *entropy = lse - moment / mass;
@@ -131,23 +131,23 @@ static void one_row(const rows *r, int64_t row, const double *z, double g, doubl
                     double *log_prob, double *entropy, double *dz)
 {
     bool *kept = CR_NEW_ARRAY(bool, r->vocab), *seen = CR_NEW_ARRAY(bool, r->vocab);
-    sums all = {.most = -INFINITY};
+    sums all = {.max = -INFINITY};
 
     for (int64_t v = 0; v < r->vocab; v++) {
         kept[v] = is_kept(r, row, v);
         seen[v] = is_seen(r, row, v);
-        if (kept[v]) all.most = fmax(all.most, edited(r, z[v], seen[v]));
+        if (kept[v]) all.max = fmax(all.max, edited(r, z[v], seen[v]));
     }
     for (int64_t v = 0; v < r->vocab; v++) {
         double y = edited(r, z[v], seen[v]);
         if (!kept[v]) continue;
-        all.mass += exp(y - all.most);
-        all.moment += y * exp(y - all.most);
+        all.mass += exp(y - all.max);
+        all.moment += y * exp(y - all.max);
         if (v == r->labels[row]) all.label = y;
     }
     for (int64_t v = 0; v < r->vocab; v++) {
-        double y = edited(r, z[v], seen[v]), h = 1e-5, up[2], down[2], weight = exp(y - all.most);
-        sums rest = {all.most, all.mass - weight, all.moment - y * weight, all.label};
+        double y = edited(r, z[v], seen[v]), h = 1e-5, up[2], down[2], weight = exp(y - all.max);
+        sums rest = {all.max, all.mass - weight, all.moment - y * weight, all.label};
         bool is_label = v == r->labels[row];
         dz[v] = 0;
         if (!kept[v]) continue;
@@ -387,19 +387,19 @@ static void check_row(const more *m, const array *x, const array *w, const cr_we
 static void in_double(const rows *r, int64_t row, const array *x, const array *w, double *out)
 {
     int64_t V = r->vocab, k = w->n / V;
-    double most = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0;
 
     for (int64_t v = 0; v < V; v++) {
         double z = 0;
         for (int64_t c = 0; c < k; c++)
             z += x->x[row * k + c] * w->x[v * k + c];
         out[v] = is_kept(r, row, v) ? edited(r, z, is_seen(r, row, v)) : -INFINITY;
-        most = fmax(most, out[v]);
+        max = fmax(max, out[v]);
     }
     for (int64_t v = 0; v < V; v++)
-        sum += exp(out[v] - most);
+        sum += exp(out[v] - max);
     for (int64_t v = 0; v < V; v++)
-        out[v] -= most + log(sum);
+        out[v] -= max + log(sum);
 }
 
 static void check_more(cr_dtype dt, int64_t R, int64_t k, int64_t V, int64_t num_top, bool is_plain)

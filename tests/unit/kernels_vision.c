@@ -165,7 +165,7 @@ static void attention_over_segments(void **state)
 {
     static const int64_t dims[] = {8, 16, 40, 64, 72, 80};
     const int32_t cu[] = {0, 1, 49, 115, 244};
-    enum { H = 3, S = 4, MOST = 129 };
+    enum { H = 3, S = 4, MAX_NUM = 129 };
 
     (void)state;
     for (size_t c = 0; c < CR_COUNT(dims); c++)
@@ -202,17 +202,17 @@ static void attention_over_segments(void **state)
             for (int s = 0; s < S; s++)
                 for (int64_t i = cu[s]; i < cu[s + 1]; i++)
                     for (int64_t h = 0; h < H; h++) {
-                        double p[MOST], sum = 0, delta = 0, most = -INFINITY;
+                        double p[MAX_NUM], sum = 0, delta = 0, max = -INFINITY;
                         int64_t at = (i * H + h) * D;
                         for (int64_t j = cu[s]; j < cu[s + 1]; j++) {
                             double z = 0;
                             for (int64_t d = 0; d < D; d++)
                                 z += q.x[at + d] * k.x[(j * H + h) * D + d];
                             p[j - cu[s]] = z * scale;
-                            most = fmax(most, z * scale);
+                            max = fmax(max, z * scale);
                         }
                         for (int64_t j = 0; j < cu[s + 1] - cu[s]; j++)
-                            sum += p[j] = exp(p[j] - most);
+                            sum += p[j] = exp(p[j] - max);
                         for (int64_t d = 0; d < D; d++) {
                             double want = 0;
                             for (int64_t j = cu[s]; j < cu[s + 1]; j++)
@@ -220,7 +220,7 @@ static void attention_over_segments(void **state)
                             check_near(get(o, dt, at + d), want, tolerance(dt, want, 3));
                             delta += g.x[at + d] * want;
                         }
-                        check_near(lse[i * H + h], most + log(sum), 1e-5);
+                        check_near(lse[i * H + h], max + log(sum), 1e-5);
                         for (int64_t j = cu[s]; j < cu[s + 1]; j++) {
                             double w = p[j - cu[s]] / sum, dp = 0, ds;
                             int64_t ka = (j * H + h) * D;

@@ -14,14 +14,14 @@
 
 /* ---- draw ---- */
 
-enum { MOST_WORDS = 1025, MOST_TOP = 7 };
+enum { MAX_WORDS = 1025, MAX_TOP = 7 };
 
 /* What one row gives. */
 typedef struct drawn_row {
     cr_drawn d;
     cr_buf kept;
-    int32_t top_ids[MOST_TOP];
-    float top_log_probs[MOST_TOP];
+    int32_t top_ids[MAX_TOP];
+    float top_log_probs[MAX_TOP];
 } drawn_row;
 
 static void draw_rows(cr_device *on, const float *z, int64_t vocab, const cr_draw_row *rows,
@@ -105,9 +105,9 @@ static cr_draw_row way(int number, int64_t vocab, float u)
                      .top_p = 1,
                      .u = u,
                      .has_rank = number % 2,
-                     .num_top = number % 3         ? 0
-                                : vocab < MOST_TOP ? vocab
-                                                   : 2 + number % 6};
+                     .num_top = number % 3        ? 0
+                                : vocab < MAX_TOP ? vocab
+                                                  : 2 + number % 6};
     cr_word_edits *e = &r.edits;
     bool has_words = vocab > 42;
 
@@ -175,8 +175,8 @@ static void make_logits(float *z, int64_t num, int shape, uint64_t row)
 
 static void draws(void **state)
 {
-    static const int64_t vocabs[] = {1, 33, 97, MOST_WORDS};
-    static float z[NUM_WAYS * MOST_WORDS];
+    static const int64_t vocabs[] = {1, 33, 97, MAX_WORDS};
+    static float z[NUM_WAYS * MAX_WORDS];
     cr_draw_row rows[NUM_WAYS];
     drawn_row want[NUM_WAYS] = {0}, got[NUM_WAYS] = {0};
 

@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MOST = 256 };
+enum { MAX_NUM = 256 };
 
 static cr_topology machine(const char *description)
 {
@@ -27,7 +27,7 @@ static cr_topology machine(const char *description)
 
 static cr_topology cores_by_node(const int *num, int num_nodes)
 {
-    cr_topology t = {.core = CR_NEW_ARRAY(cr_core, MOST), .num_nodes = num_nodes};
+    cr_topology t = {.core = CR_NEW_ARRAY(cr_core, MAX_NUM), .num_nodes = num_nodes};
 
     for (int k = 0; k < num_nodes; k++)
         for (int i = 0; i < num[k]; i++)
@@ -46,8 +46,8 @@ static int node_of(const cr_topology *t, int core)
 static void check_all(const cr_topology *t, int num)
 {
     const cr_cores_wish nodes = {0}, cores = {.bind = CR_BIND_CORES};
-    cr_share s[MOST];
-    int threads = 0, owner[MOST], first;
+    cr_share s[MAX_NUM];
+    int threads = 0, owner[MAX_NUM], first;
 
     cr_cores_share(t, &nodes, num, s);
     for (int i = 0; i < num; i++) {
@@ -110,7 +110,7 @@ static void uneven_nodes(void **state)
     static const int parts[][4] = {{6, 2, 0, 0}, {1, 14, 1, 0}, {40, 1, 1, 1}, {1, 1, 30, 0}};
     static const int num_nodes[] = {2, 3, 4, 3};
     const cr_cores_wish wish = {0};
-    cr_share s[MOST];
+    cr_share s[MAX_NUM];
 
     (void)state;
     for (size_t m = 0; m < CR_COUNT(parts); m++)
@@ -237,12 +237,12 @@ static void *bind_here(void *failed)
     enum { BYTES = 1 << 22 };
     cr_topology t;
     cr_cores_wish wish = {.bind = CR_BIND_CORES};
-    cr_share s[MOST];
+    cr_share s[MAX_NUM];
     cr_err err = {0};
     int num;
 
     if (cr_topology_read(NULL, &t, &err) != CR_OK || !t.is_machine) return failed;
-    num = t.num_cores < MOST ? t.num_cores : MOST;
+    num = t.num_cores < MAX_NUM ? t.num_cores : MAX_NUM;
     cr_cores_share(&t, &wish, num, s);
     for (int i = 0; i < num; i++) {
         pthread_t thread;

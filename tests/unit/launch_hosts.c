@@ -148,7 +148,7 @@ typedef struct run {
     cr_worker_config worker[3]; /* trains, generates, computes log-probs */
     cr_layout layout;
     bool has_gpus;
-    int64_t most; /* num_gpus_per_node */
+    int64_t max; /* num_gpus_per_node */
 } run;
 
 static void make_run(run *r, int train, int fsdp, int ulysses, int infer, int reference)
@@ -182,7 +182,7 @@ static void check_places(const char *list, const run *r, const char *train, cons
 
     assert_int_equal(
         cr_hosts_choose(&(cr_hosts_args){list, NULL}, r->layout.num_ranks, &hosts, &err), CR_OK);
-    assert_int_equal(cr_placement_make(&hosts, &r->layout, r->has_gpus, r->most, &err), CR_OK);
+    assert_int_equal(cr_placement_make(&hosts, &r->layout, r->has_gpus, r->max, &err), CR_OK);
     for (int i = 0; i < 3; i++) {
         char *text = cr_placement_text(&hosts, &r->layout, roles[i]);
         assert_string_equal(text, want[i]);
@@ -232,7 +232,7 @@ static void check_no_place(const char *list, const run *r, const char *text)
 
     assert_int_equal(
         cr_hosts_choose(&(cr_hosts_args){list, NULL}, r->layout.num_ranks, &hosts, &err), CR_OK);
-    assert_int_equal(cr_placement_make(&hosts, &r->layout, true, r->most, &err), CR_ECONFIG);
+    assert_int_equal(cr_placement_make(&hosts, &r->layout, true, r->max, &err), CR_ECONFIG);
     assert_non_null(strstr(err.msg, text));
     cr_hosts_free(&hosts);
 }
@@ -260,11 +260,11 @@ static void gpus_are_placed(void **state)
     check_places("a:4,b:6", &r, "a 0-2, b 3", "a 0, b 1-3", "b 0-1");
     make_run(&r, 8, 8, 1, 8, 0);
     map_devices(&r, 0, 0, 0, false);
-    r.most = 4; /* more ranks than for 4 devices: the third host stays empty */
+    r.max = 4; /* more ranks than for 4 devices: the third host stays empty */
     check_places("a:64,b:64,c:64", &r, "a 0-3, b 4-7", "a 0-3, b 4-7", "");
-    r.most = 3;
+    r.max = 3;
     check_no_place("a:64,b:64", &r, "device 6 of device_mapping (ranks: 2)");
-    r.most = 0;
+    r.max = 0;
     check_no_place("a:9,b:7", &r, "device 7 of device_mapping (ranks: 2)");
     check_no_place("a:1,b:15", &r, "device 7 of device_mapping");
 }
@@ -281,7 +281,7 @@ static void random_runs(void **state)
         cr_hosts hosts = {0};
         cr_err err = {0};
         char list[200];
-        int pick[7], used[8] = {0}, num_hosts, room = 0, most = 0;
+        int pick[7], used[8] = {0}, num_hosts, room = 0, max = 0;
         size_t at = 0;
         for (int i = 0; i < 7; i++)
             pick[i] = (int)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33);
@@ -293,7 +293,7 @@ static void random_runs(void **state)
                                                                       : r.layout.num_ranks - room;
             at += (size_t)snprintf(list + at, sizeof list - at, "%sn%d:%d", i ? "," : "", i, num);
             room += num;
-            if (num > most) most = num;
+            if (num > max) max = num;
         }
         assert_int_equal(
             cr_hosts_choose(&(cr_hosts_args){list, NULL}, r.layout.num_ranks, &hosts, &err), CR_OK);
@@ -302,7 +302,7 @@ static void random_runs(void **state)
             assert_true(hosts.host_of[i] >= 0 && hosts.host_of[i] < num_hosts);
             assert_true(++used[hosts.host_of[i]] <= hosts.host[hosts.host_of[i]].num_ranks);
         }
-        if (1 << pick[2] % 4 <= most)
+        if (1 << pick[2] % 4 <= max)
             for (int i = 1; i < 1 << pick[2] % 4 && i < r.layout.role[CR_ROLE_TRAIN].num; i++)
                 assert_int_equal(hosts.host_of[i], hosts.host_of[0]);
         cr_hosts_free(&hosts);

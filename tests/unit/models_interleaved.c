@@ -12,7 +12,7 @@
 #include "tests/model_bench.h"
 #include "tests/vl_keys.h"
 
-enum { MOST = 96, PATCHES = 32, PIXELS = 96, IMAGE = 90, START = 92, CHOSEN = 2 };
+enum { MAX_NUM = 96, PATCHES = 32, PIXELS = 96, IMAGE = 90, START = 92, CHOSEN = 2 };
 
 #define EXPERTS                                                                                \
     ",\"num_experts\":6,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,\"moe_intermediate_" \
@@ -29,12 +29,13 @@ static const char *const families[] = {
 
 /* A batch and its pass. */
 typedef struct side {
-    int32_t ids[MOST], positions[MOST], labels[MOST], cu[3], mrope[3 * MOST], grid[1][3];
+    int32_t ids[MAX_NUM], positions[MAX_NUM], labels[MAX_NUM], cu[3], mrope[3 * MAX_NUM],
+        grid[1][3];
     float pixels[PATCHES * PIXELS];
     cr_vision_input vision;
     cr_batch batch;
     cr_pass pass;
-    float log_prob[MOST], entropy[MOST], grad_log_prob[MOST], grad_entropy[MOST];
+    float log_prob[MAX_NUM], entropy[MAX_NUM], grad_log_prob[MAX_NUM], grad_entropy[MAX_NUM];
     double aux;
 } side;
 
@@ -83,7 +84,7 @@ static void fill(side *s, const cr_model *model, int num, int width, cr_device *
         s->batch.mrope = s->mrope;
         s->batch.vision = &s->vision;
     }
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX_NUM; i++) {
         s->grad_log_prob[i] = (float)cr_rng_normal(3, CR_RNG_TEST, (uint64_t)num, (uint64_t)i);
         s->grad_entropy[i] = (float)cr_rng_normal(4, CR_RNG_TEST, (uint64_t)num, (uint64_t)i);
     }

@@ -206,7 +206,7 @@ static void slow_attend_row(const slow *s, int layer, int64_t first, int64_t t, 
     const cr_model_config *c = &s->model->config;
     int64_t dim = c->head_dim, kv = h / (c->num_heads / c->num_kv_heads);
     const double *q = s->q + (t * c->num_heads + h) * dim;
-    double *o = s->o + (t * c->num_heads + h) * dim, p[MAX_TOKENS], most = -INFINITY, sum = 0;
+    double *o = s->o + (t * c->num_heads + h) * dim, p[MAX_TOKENS], max = -INFINITY, sum = 0;
     int64_t window = c->layers[layer].window;
 
     if (window && t - window + 1 > first) first = t - window + 1;
@@ -214,10 +214,10 @@ static void slow_attend_row(const slow *s, int layer, int64_t first, int64_t t, 
         p[j] = 0;
         for (int64_t i = 0; i < dim; i++)
             p[j] += q[i] * s->k[(j * c->num_kv_heads + kv) * dim + i] / sqrt((double)dim);
-        most = fmax(most, p[j]);
+        max = fmax(max, p[j]);
     }
     for (int64_t j = first; j <= t; j++)
-        sum += p[j] = exp(p[j] - most);
+        sum += p[j] = exp(p[j] - max);
     for (int64_t i = 0; i < dim; i++) {
         o[i] = 0;
         for (int64_t j = first; j <= t; j++)

@@ -238,10 +238,10 @@ static void c11_is_torchs(void **state)
         float log_prob[24], entropy[24], grad[24];
         bool is_cuda = strcmp(cr_device_default(), "cuda") == 0;
         double loss = 0, want = json_real_value(json_object_get(c, "loss")), far,
-               most = dtype == CR_F32              ? 5e-6
-                      : json_array_size(fp32) == 3 ? 8e-3
-                      : is_cuda                    ? 2.5e-2
-                                                   : 2e-2;
+               max = dtype == CR_F32              ? 5e-6
+                     : json_array_size(fp32) == 3 ? 8e-3
+                     : is_cuda                    ? 2.5e-2
+                                                  : 2e-2;
         side *s = open_side(text, dtype, fp32);
         fill_by_name(s);
         s->pass.batch = &x;
@@ -252,7 +252,7 @@ static void c11_is_torchs(void **state)
         }
         must(cr_model_backward(s->b.model, &s->pass, &(cr_outputs){{grad, NULL}}, &err));
         far = distance(s, json_object_get(c, "grads"));
-        if (far > most || fabs(loss - want) > most * want)
+        if (far > max || fabs(loss - want) > max * want)
             fail_msg("case %zu: gradient off by %.3g, loss %.9g, want %.9g", i, far, loss, want);
         close_side(s);
     }

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_FEATURES = 3, MOST_PATCHES = 256, OUT = 12, CASES = 2 };
+enum { MAX_FEATURES = 3, MAX_PATCHES = 256, OUT = 12, CASES = 2 };
 
 #define OK(call)                                      \
     do {                                              \
@@ -47,10 +47,10 @@ typedef struct bench {
     cr_module *visual;
     const json_t *golden;
     int32_t grid[4][3];
-    float pixels[MOST_PATCHES * 64];
+    float pixels[MAX_PATCHES * 64];
     cr_vision_input in;
     int64_t num_features, num_elems; /* of a feature */
-    float out[MOST_FEATURES][MOST_PATCHES / 4 * OUT], grad[MOST_FEATURES][MOST_PATCHES / 4 * OUT];
+    float out[MAX_FEATURES][MAX_PATCHES / 4 * OUT], grad[MAX_FEATURES][MAX_PATCHES / 4 * OUT];
     int num_open, num_calls; /* modules between hooks, calls */
 } bench;
 
@@ -188,7 +188,7 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
                  .scratch = b->m.scratch,
                  .hooks = &hooks,
                  .should_recompute = should_recompute};
-    cr_mem *out[MOST_FEATURES], *grad[MOST_FEATURES];
+    cr_mem *out[MAX_FEATURES], *grad[MAX_FEATURES];
     size_t num = (size_t)b->num_elems;
 
     cr_model_mark_trainable(b->m.model);
@@ -307,7 +307,7 @@ static void items_do_not_depend_on_each_other(void **state)
             bench *b = bench_open(c, dtypes[t], false);
             int64_t cols = b->m.model->config.vision->patch_dim, first = 0,
                     num_items = b->in.num_items;
-            float out[MOST_FEATURES][MOST_PATCHES / 4 * OUT];
+            float out[MAX_FEATURES][MAX_PATCHES / 4 * OUT];
             run(b, dtypes[t], false, false);
             memcpy(out, b->out, sizeof out);
             for (int64_t i = 0; i < num_items; i++) {

@@ -187,7 +187,7 @@ static int count(int *num_partial)
 }
 
 /* The step of the checkpoint that a resume takes, and the life that wrote it. */
-static int find(int least, int *life)
+static int find(int min, int *life)
 {
     cr_config config = {.resume = (char[]){""}, .output_dir = dir, .checkpoint_dir = dir};
     char *path;
@@ -195,7 +195,7 @@ static int find(int least, int *life)
     cr_err err = {0};
 
     if (cr_checkpoint_find(&config, &path, &first_step, &err) != CR_OK) fail_msg("%s", err.msg);
-    if (least >= 0 && !path) fail_msg("checkpoint-%d is lost", least);
+    if (min >= 0 && !path) fail_msg("checkpoint-%d is lost", min);
     *life = path ? life_of(path, (int)first_step - 1) : 0;
     if (*life < 0) fail_msg("%s is not complete", path);
     cr_free(path);

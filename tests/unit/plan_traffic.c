@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BYTES = 1 << 22, MOST = 64 };
+enum { BYTES = 1 << 22, MAX_NUM = 64 };
 
 static cr_plan_role role_of(int ranks, int fsdp, cr_plan_call *call, cr_axis axis, cr_coll coll,
                             size_t elem_bytes)
@@ -33,7 +33,7 @@ typedef enum sending { ONCE_A_HOST, SUMS_OF_HOSTS, EACH_RANK } sending;
 static void count(const cr_plan_role *r, cr_axis axis, const int *host_of, sending rule,
                   double *into, double *near)
 {
-    int member[MOST], n = cr_mesh_axis_ranks(&r->mesh, axis);
+    int member[MAX_NUM], n = cr_mesh_axis_ranks(&r->mesh, axis);
     double part = (double)BYTES / n;
 
     for (int me = 0; me < r->mesh.num_ranks; me++) {
@@ -55,13 +55,13 @@ static void count(const cr_plan_role *r, cr_axis axis, const int *host_of, sendi
     }
 }
 
-static double most_of(const double *x, int num)
+static double max_of(const double *x, int num)
 {
-    double most = 0;
+    double max = 0;
 
     for (int i = 0; i < num; i++)
-        most = x[i] > most ? x[i] : most;
-    return most;
+        max = x[i] > max ? x[i] : max;
+    return max;
 }
 
 static void check(int ranks, int fsdp, int hosts, bool is_nccl)
@@ -74,7 +74,7 @@ static void check(int ranks, int fsdp, int hosts, bool is_nccl)
     } cases[] = {{CR_AXIS_FSDP, CR_COLL_ALL_GATHER, CR_FLOW_GATHERS, ONCE_A_HOST},
                  {CR_AXIS_FSDP, CR_COLL_REDUCE_SCATTER, CR_FLOW_REDUCTIONS, SUMS_OF_HOSTS},
                  {CR_AXIS_DDP, CR_COLL_ALL_GATHER, CR_FLOW_GATHERS, ONCE_A_HOST}};
-    int host_of[MOST];
+    int host_of[MAX_NUM];
 
     for (int r = 0; r < ranks; r++)
         host_of[r] = r * hosts / ranks;
@@ -83,12 +83,12 @@ static void check(int ranks, int fsdp, int hosts, bool is_nccl)
         cr_plan_role r = role_of(ranks, fsdp, &call, cases[i].axis, cases[i].coll, 4);
         const cr_plan_place place = {host_of, hosts, is_nccl};
         cr_moved m = cr_plan_moved(&r, &place, cases[i].flow, CR_PLAN_NEXT);
-        double into[MOST] = {0}, near[MOST] = {0};
+        double into[MAX_NUM] = {0}, near[MAX_NUM] = {0};
         bool is_sent = is_nccl && cases[i].rule == SUMS_OF_HOSTS;
         count(&r, cases[i].axis, host_of, is_sent ? EACH_RANK : cases[i].rule, into, near);
-        check_near(m.into_bytes, 3 * most_of(into, hosts), 1e-6 * BYTES);
+        check_near(m.into_bytes, 3 * max_of(into, hosts), 1e-6 * BYTES);
         if (cases[i].rule == ONCE_A_HOST)
-            check_near(m.inside_bytes, 3 * most_of(near, hosts), 1e-6 * BYTES);
+            check_near(m.inside_bytes, 3 * max_of(near, hosts), 1e-6 * BYTES);
         assert_int_equal(m.num_calls, 3);
         assert_int_equal(cr_plan_moved(&r, &place, cases[i].flow, CR_PLAN_UPDATE).num_calls, 0);
         if (r.mesh.num_fsdp * hosts <= ranks) assert_int_equal(i < 2 ? m.into_bytes : 0, 0);

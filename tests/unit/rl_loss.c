@@ -37,7 +37,7 @@ static void make_batch(batch *b, uint64_t seed)
 
 /* ---- the same loss, written as the formulas read ---- */
 
-static double least(double a, double b)
+static double min(double a, double b)
 {
     return a < b ? a : b;
 }
@@ -109,8 +109,8 @@ static double token_loss(const cr_loss_config *c, const batch *b, const double *
                 sum += b->final[k] * (lp[k] - b->old[k]);
             rho = exp(sum / (row_count(b->final, i) + 1e-8));
         }
-        l = -least(rho * A, between(1 - low, rho, 1 + high) * A);
-        return c->dual_clip_loss && A < 0 ? least(l, -(1 + 2 * c->pg_clip) * A) : l;
+        l = -min(rho * A, between(1 - low, rho, 1 + high) * A);
+        return c->dual_clip_loss && A < 0 ? min(l, -(1 + 2 * c->pg_clip) * A) : l;
     case CR_PG_VANILLA:
         return -A * lp[t];
     case CR_PG_TIS:
@@ -129,7 +129,7 @@ static double token_loss(const cr_loss_config *c, const batch *b, const double *
     case CR_PG_DPPO_TV: {
         double moved = exp(fixed[t]) - exp(b->old[t]);
         if (A > 0 ? moved > c->dppo_mask_high : moved < -c->dppo_mask_low) return 0;
-        return -least(held, c->dppo_clip_ratio_c) * A * lp[t];
+        return -min(held, c->dppo_clip_ratio_c) * A * lp[t];
     }
     case CR_PG_SAPO: {
         double tau = A > 0 ? c->sapo_temperature_pos : c->sapo_temperature_neg;
@@ -524,7 +524,7 @@ static void correction(void **state)
                     check_near(ratio[g][t], grain_of(&b, (cr_grain)g, true, i, t), 1e-13);
                     check_near(diff[g][t], grain_of(&b, (cr_grain)g, false, i, t), 1e-13);
                 }
-                check_near(weight[t], least(1.05, grain_of(&b, grain, true, i, t)), 1e-13);
+                check_near(weight[t], min(1.05, grain_of(&b, grain, true, i, t)), 1e-13);
                 assert_true(keep[t] == is_kept);
                 num_dropped += !is_kept;
                 num_cut += weight[t] == 1.05;

@@ -131,7 +131,7 @@ static void replies_in_numbers(void **state)
     };
 
     (void)state;
-    expect_scores(&(cr_judge_answer){.most = 10, .is_number = true}, replies, CR_COUNT(replies));
+    expect_scores(&(cr_judge_answer){.max = 10, .is_number = true}, replies, CR_COUNT(replies));
 }
 
 static void replies_by_pattern(void **state)
@@ -159,7 +159,7 @@ static void replies_by_pattern(void **state)
                   words, CR_COUNT(words));
     expect_scores(
         &(cr_judge_answer){
-            .pattern = (char[]){"(?<score>\\d+) points"}, .least = 1, .most = 5, .is_number = true},
+            .pattern = (char[]){"(?<score>\\d+) points"}, .min = 1, .max = 5, .is_number = true},
         numbers, CR_COUNT(numbers));
     expect_scores(&(cr_judge_answer){.pattern = (char[]){"(?<yes>(a+)+$)|(?<no>x)"}}, never, 1);
 }
@@ -187,7 +187,7 @@ static void replies_by_field(void **state)
     (void)state;
     expect_scores(&(cr_judge_answer){.field = (char[]){"a.b"}}, words, CR_COUNT(words));
     expect_scores(
-        &(cr_judge_answer){.field = (char[]){"score"}, .least = 2, .most = 6, .is_number = true},
+        &(cr_judge_answer){.field = (char[]){"score"}, .min = 2, .max = 6, .is_number = true},
         numbers, CR_COUNT(numbers));
 }
 

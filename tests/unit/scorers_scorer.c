@@ -19,12 +19,12 @@
 #define LOOP(body) "while read -r l; do id=${l#*'\"id\":\"'}; id=${id%%'\"'*}; " body "; done"
 #define OK         "echo \"{\\\"id\\\":\\\"$id\\\",\\\"score\\\":1,\\\"detail\\\":\\\"$$\\\"}\""
 
-enum { MOST = 16 };
+enum { MAX_NUM = 16 };
 
 typedef struct bench {
     cr_scorer *s;
     char *argv[4];
-    char id[MOST][16], status[MOST][12], detail[MOST][400]; /* in the order of verdicts */
+    char id[MAX_NUM][16], status[MAX_NUM][12], detail[MAX_NUM][400]; /* in the order of verdicts */
     size_t num, num_put;
 } bench;
 
@@ -57,7 +57,7 @@ static void take_all(bench *b)
         char *id;
         if (cr_now_s() > until) fail_msg("no verdict after 60 s");
         if (!cr_scorer_next(b->s, 0.2, &id, &v)) continue;
-        assert_true(b->num < MOST);
+        assert_true(b->num < MAX_NUM);
         snprintf(b->id[b->num], sizeof b->id[0], "%s", id);
         snprintf(b->status[b->num], sizeof b->status[0], "%s", cr_outcome_name(v.outcome));
         memcpy(b->detail[b->num++], v.detail, sizeof v.detail);
@@ -68,14 +68,14 @@ static void take_all(bench *b)
 
 static size_t of(const bench *b, const char *id)
 {
-    size_t found = MOST;
+    size_t found = MAX_NUM;
 
     for (size_t i = 0; i < b->num; i++)
         if (strcmp(b->id[i], id) == 0) {
-            assert_true(found == MOST); /* one verdict a line */
+            assert_true(found == MAX_NUM); /* one verdict a line */
             found = i;
         }
-    if (found == MOST) fail_msg("no verdict of %s", id);
+    if (found == MAX_NUM) fail_msg("no verdict of %s", id);
     return found;
 }
 

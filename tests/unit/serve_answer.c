@@ -371,14 +371,14 @@ static void stream(const char *body, cr_serve_route route, const cr_serve_sample
 /* What every chunk says of the model is cut out, with the identity that the first one has. */
 static void check_events(cr_buf *events, const char *want)
 {
-    enum { MOST_BYTES = 400 }; /* of an event with a few characters, after the first */
+    enum { MAX_BYTES = 400 }; /* of an event with a few characters, after the first */
     static const char same[] = ",\"system_fingerprint\":\"croll-0123456789ab\"",
                       identity[] = ",\"croll\":{\"object\":\"identity\",";
     cr_buf out = {0};
     const char *at = events->data, *begin;
 
     for (const char *event = events->data, *end; (end = strstr(event, "\n\n")); event = end + 2)
-        if (event != events->data && end - event > MOST_BYTES)
+        if (event != events->data && end - event > MAX_BYTES)
             fail_msg("an event of %td bytes: %s", end - event, event);
     for (int i = 0; (begin = strstr(at, same)); i++) {
         cr_buf_add(&out, at, (size_t)(begin - at));

@@ -15,13 +15,7 @@
 
 /* VALUE: the length of V's rows is a multiple of it. Sums of SCORE_ROWS rows and KEY_VECTORS vectors of keys, or of VALUE_ROWS
  * rows and two vectors of values, stay in registers; APART_ROWS: rows whose keys are not the same. */
-enum {
-    TILE = CR_KV_BLOCK,
-    VALUE = 16,
-    MOST_ROWS = 8,
-    MOST_DIM = 256,
-    TILE_VECTORS = TILE / V_LANES
-};
+enum { TILE = CR_KV_BLOCK, VALUE = 16, MAX_ROWS = 8, MAX_DIM = 256, TILE_VECTORS = TILE / V_LANES };
 #if V_REGISTERS == 32
 enum { SCORE_ROWS = 4, APART_ROWS = 2, KEY_VECTORS = 4, VALUE_ROWS = 8 };
 #else
@@ -75,7 +69,7 @@ static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, 
                       int64_t slot, float *tiles)
 {
     int64_t dp = padded(head_dim);
-    float *vt = tiles + head_dim * TILE + slot * dp, key[MOST_DIM];
+    float *vt = tiles + head_dim * TILE + slot * dp, key[MAX_DIM];
 
     if (head_dim <= SHORT_HEAD) {
         CR_V(short_store)(dtype, k, v, at, head_dim, slot, tiles);
@@ -90,10 +84,10 @@ static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, 
 
 /* One query row that is being computed. */
 typedef struct row {
-    float q[MOST_DIM], o[MOST_DIM],
+    float q[MAX_DIM], o[MAX_DIM],
         sums[V_LANES];           /* sums: of the weights, key j in lane j mod V_LANES */
     int64_t num_keys, first_key; /* keys first_key .. num_keys - 1 are seen */
-    float most;
+    float max;
     int64_t out; /* element of o where it goes, and of lse */
     int64_t lse_at;
 } row;
@@ -182,14 +176,14 @@ CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *cons
 CR_INLINE void weigh(row *r, const vf s[TILE_VECTORS], int64_t keys, float p[TILE], float *old_max)
 {
     vf all = s[0];
-    float most, shift;
+    float max, shift;
 
     for (int i = 1; i < TILE_VECTORS; i++)
         all = v_max(all, s[i]);
-    most = v_greatest(all);
-    *old_max = r->most;
-    if (most > r->most) r->most = most;
-    shift = r->most == -INFINITY ? 0 : r->most;
+    max = v_greatest(all);
+    *old_max = r->max;
+    if (max > r->max) r->max = max;
+    shift = r->max == -INFINITY ? 0 : r->max;
     for (int i = 0; i < TILE_VECTORS; i++)
         v_store(p + V_LANES * i, V_LANES * i < keys ? v_exp(s[i] - v_set(shift)) : v_set(0));
     *old_max -= shift;
@@ -203,8 +197,8 @@ CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *cons
     const int step =
         is_shared ? SCORE_ROWS : 2; /* rows whose sums fit into registers with their keys */
     int64_t keys = 0;
-    vf s[MOST_ROWS][TILE_VECTORS];
-    float p[MOST_ROWS][TILE], shrink[16] = {0};
+    vf s[MAX_ROWS][TILE_VECTORS];
+    float p[MAX_ROWS][TILE], shrink[16] = {0};
 
 #pragma GCC unroll 4
     for (int r = 0; r < num; r += step)
@@ -216,7 +210,7 @@ CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *cons
     if (keys > TILE) keys = TILE;
     for (int r = 0; r < num; r++)
         weigh(&rows[r], s[r], keys, p[r], &shrink[r]);
-    for (int r = 0; r < MOST_ROWS; r += V_LANES)
+    for (int r = 0; r < MAX_ROWS; r += V_LANES)
         v_store(shrink + r, v_exp(v_load(shrink + r)));
     for (int r = 0; r < num; r++) {
         vf sums = v_load(rows[r].sums) * v_set(shrink[r]);
@@ -251,7 +245,7 @@ CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *cons
 static __attribute__((noinline)) void attend(int num, row *rows, const float *tiles,
                                              int64_t head_dim, int64_t k0, float scale)
 {
-    const float *same[MOST_ROWS] = {tiles, tiles, tiles, tiles, tiles, tiles, tiles, tiles};
+    const float *same[MAX_ROWS] = {tiles, tiles, tiles, tiles, tiles, tiles, tiles, tiles};
 
     FOR_ROWS(num, attend_tile(NUM, true, rows, same, head_dim, k0, scale))
 }
@@ -270,7 +264,7 @@ static void begin_row(row *r, cr_dtype dtype, const void *q, int64_t at, int64_t
     r->num_keys = pos + 1;
     r->first_key = window > 0 && pos + 1 > window ? pos + 1 - window : 0;
     memset(r->sums, 0, sizeof r->sums);
-    r->most = -INFINITY;
+    r->max = -INFINITY;
     r->out = at;
 }
 
@@ -282,7 +276,7 @@ static void end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o, float *ls
     for (int64_t d = 0; d < head_dim; d++)
         r->o[d] *= inverse;
     narrow(dtype, r->o, head_dim, o, r->out);
-    if (lse) *lse = r->most + logf(sum);
+    if (lse) *lse = r->max + logf(sum);
 }
 
 /* ---- packed ---- */
@@ -345,13 +339,13 @@ static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, f
     const int32_t *cu_seqlens = cr_mem_to_host(a->cu_seqlens);
     int64_t first = cu_seqlens[s], len = cu_seqlens[s + 1] - first,
             group = a->num_heads / a->num_kv_heads, floats = tile_floats(a->head_dim);
-    row rows[MOST_ROWS];
+    row rows[MAX_ROWS];
     float *lse = cr_mem_to_host(a->lse);
 
     build_tiles(a->dtype, a->k, a->v, first, len, a->num_kv_heads, kv, a->head_dim, tiles);
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)
-        for (int64_t i = 0; i < len; i += MOST_ROWS) {
-            int num = len - i < MOST_ROWS ? (int)(len - i) : MOST_ROWS;
+        for (int64_t i = 0; i < len; i += MAX_ROWS) {
+            int num = len - i < MAX_ROWS ? (int)(len - i) : MAX_ROWS;
             int64_t from;
             for (int r = 0; r < num; r++)
                 begin_row(&rows[r], a->dtype, a->q,
@@ -447,19 +441,19 @@ static void attend_cached(const cr_attention_cached_args *a, int64_t r0, int64_t
 {
     int64_t group = a->num_heads / a->num_kv_heads, total = (r1 - r0) * group,
             slot = slots_of(a)[r0];
-    row rows[MOST_ROWS];
+    row rows[MAX_ROWS];
 
-    for (int64_t i = 0; i < total; i += MOST_ROWS) {
-        int num = total - i < MOST_ROWS ? (int)(total - i) : MOST_ROWS;
-        int64_t most = 0, from = INT64_MAX;
+    for (int64_t i = 0; i < total; i += MAX_ROWS) {
+        int num = total - i < MAX_ROWS ? (int)(total - i) : MAX_ROWS;
+        int64_t max = 0, from = INT64_MAX;
         for (int k = 0; k < num; k++) {
             int64_t r = r0 + (i + k) / group, h = kv * group + (i + k) % group;
             begin_row(&rows[k], a->dtype, a->q, (r * a->num_heads + h) * a->head_dim, a->head_dim,
                       places_of(a)[r], a->window);
-            if (rows[k].num_keys > most) most = rows[k].num_keys;
+            if (rows[k].num_keys > max) max = rows[k].num_keys;
             if (rows[k].first_key / TILE < from) from = rows[k].first_key / TILE;
         }
-        for (int64_t t = from; t * TILE < most; t++)
+        for (int64_t t = from; t * TILE < max; t++)
             attend(num, rows, tiles_at(a, slot, t * TILE, kv), a->head_dim, t * TILE, a->scale);
         for (int k = 0; k < num; k++)
             end_row(&rows[k], a->dtype, a->head_dim, a->o, NULL);
@@ -470,8 +464,8 @@ static void attend_cached(const cr_attention_cached_args *a, int64_t r0, int64_t
 static void attend_alone(const cr_attention_cached_args *a, int64_t r)
 {
     int64_t group = a->num_heads / a->num_kv_heads,
-            parts = (a->num_heads + MOST_ROWS - 1) / MOST_ROWS;
-    row rows[MOST_ROWS];
+            parts = (a->num_heads + MAX_ROWS - 1) / MAX_ROWS;
+    row rows[MAX_ROWS];
 
     for (int64_t part = 0; part < parts; part++) {
         int64_t h0 = part * a->num_heads / parts;
@@ -480,7 +474,7 @@ static void attend_alone(const cr_attention_cached_args *a, int64_t r)
             begin_row(&rows[i], a->dtype, a->q, (r * a->num_heads + h0 + i) * a->head_dim,
                       a->head_dim, places_of(a)[r], a->window);
         for (int64_t t = rows[0].first_key / TILE; t * TILE < rows[0].num_keys; t++) {
-            const float *tiles[MOST_ROWS];
+            const float *tiles[MAX_ROWS];
             for (int i = 0; i < num; i++)
                 tiles[i] = tiles_at(a, slots_of(a)[r], t * TILE, (h0 + i) / group);
             attend_each(num, rows, tiles, a->head_dim, t * TILE, a->scale);
@@ -529,7 +523,7 @@ static void attend_slot(const cr_attention_cached_args *a, int64_t r, float *sco
                       places_of(a)[i] % TILE, tiles_at(a, slots_of(a)[i], places_of(a)[i], kv));
     if (a->head_dim <= SHORT_HEAD)
         attend_short_slot(a, r, end, scores, ld_scores);
-    else if (end == r + 1 && a->num_heads < MOST_ROWS * a->num_kv_heads)
+    else if (end == r + 1 && a->num_heads < MAX_ROWS * a->num_kv_heads)
         attend_alone(a, r);
     else
         for (int64_t kv = 0; kv < a->num_kv_heads; kv++)

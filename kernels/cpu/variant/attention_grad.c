@@ -280,16 +280,16 @@ cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, 
                .d_units = gemm_units(a->dtype, a->head_dim),
                .group = a->num_heads / a->num_kv_heads,
                .wide = whole_panels(a->head_dim)};
-    int64_t most = a->sizes.max_seqlen, per;
+    int64_t max = a->sizes.max_seqlen, per;
     uint32_t *all;
     work w;
 
     (void)err;
-    per = lay_out(&z, most, NULL, &w);
+    per = lay_out(&z, max, NULL, &w);
     all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * 4);
     CRI_FOR(dev->num_threads, task, a->num_seqs * a->num_kv_heads, {
         work mine;
-        lay_out(&z, most, all + per * cri_thread(dev), &mine);
+        lay_out(&z, max, all + per * cri_thread(dev), &mine);
         grad_sequence(&z, task / a->num_kv_heads, task % a->num_kv_heads, &mine);
     });
     return CR_OK;

@@ -78,7 +78,7 @@ CR_INLINE void load_q(const short_heads *h, const short_row *row, float q[SHORT_
 
 /* scores = q . K in units of log2, and the largest of each lane. */
 CR_INLINE void score(int num, int dims, const short_heads *h, const short_pair *p, float *scores,
-                     vf *most)
+                     vf *max)
 {
     span all = groups(h, p), both = {seen(h, &p->rows[num - 1]).first, p->rows[0].pos + 1};
     float q[2][SHORT_HEAD];
@@ -86,7 +86,7 @@ CR_INLINE void score(int num, int dims, const short_heads *h, const short_pair *
 #pragma GCC unroll 2
     for (int r = 0; r < num; r++) {
         load_q(h, &p->rows[r], q[r]);
-        most[r] = v_set(-INFINITY);
+        max[r] = v_set(-INFINITY);
     }
     for (int64_t g = all.first; g < all.end;) {
         const float *kt =
@@ -114,7 +114,7 @@ CR_INLINE void score(int num, int dims, const short_heads *h, const short_pair *
                 }
 #pragma GCC unroll 2
             for (int r = 0; r < num; r++) {
-                most[r] = v_max(s[r], most[r]);
+                max[r] = v_max(s[r], max[r]);
                 v_store(scores + r * h->ld_scores, s[r]);
             }
         }
@@ -123,7 +123,7 @@ CR_INLINE void score(int num, int dims, const short_heads *h, const short_pair *
 
 /* o = weights . V by lanes, for elements d0 .. d0 + some - 1; the first call makes weights of scores. */
 CR_INLINE void weigh(int num, int dims, int d0, int some, const short_heads *h, const short_pair *p,
-                     float *scores, const float *most, vf *sum, vf o[][SHORT_HEAD])
+                     float *scores, const float *max, vf *sum, vf o[][SHORT_HEAD])
 {
     span all = groups(h, p);
     int64_t next_tiles = h->next_table && d0 == 0 ? h->next_tiles : 0;
@@ -148,7 +148,7 @@ CR_INLINE void weigh(int num, int dims, int d0, int some, const short_heads *h, 
             for (int r = 0; r < num; r++) {
                 w[r] = v_load(scores + r * h->ld_scores);
                 if (d0 > 0) continue;
-                w[r] = exp2_below(w[r] - v_set(most[r]));
+                w[r] = exp2_below(w[r] - v_set(max[r]));
                 sum[r] = sum[r] + w[r];
                 if (some < dims) v_store(scores + r * h->ld_scores, w[r]);
             }
@@ -166,25 +166,25 @@ CR_INLINE void weigh(int num, int dims, int d0, int some, const short_heads *h, 
 }
 
 static __attribute__((noinline)) void score_pair(const short_heads *h, const short_pair *p,
-                                                 float *scores, vf *most)
+                                                 float *scores, vf *max)
 {
     bool is_alone = p->num == 1;
 
     if (h->head_dim <= 8) {
-        is_alone ? score(1, 8, h, p, scores, most) : score(2, 8, h, p, scores, most);
+        is_alone ? score(1, 8, h, p, scores, max) : score(2, 8, h, p, scores, max);
     } else {
-        is_alone ? score(1, 16, h, p, scores, most) : score(2, 16, h, p, scores, most);
+        is_alone ? score(1, 16, h, p, scores, max) : score(2, 16, h, p, scores, max);
     }
 }
 
 CR_INLINE void weigh_rows(int num, int dims, const short_heads *h, const short_pair *p,
-                          float *scores, const float *most, vf *sum, float (*out)[SHORT_HEAD])
+                          float *scores, const float *max, vf *sum, float (*out)[SHORT_HEAD])
 {
     vf o[2][SHORT_HEAD];
 
 #pragma GCC unroll 16
     for (int d = 0; d < dims; d += DIMS_AT_ONCE)
-        weigh(num, dims, d, DIMS_AT_ONCE, h, p, scores, most, sum, o);
+        weigh(num, dims, d, DIMS_AT_ONCE, h, p, scores, max, sum, o);
 #pragma GCC unroll 2
     for (int r = 0; r < num; r++)
 #pragma GCC unroll 2
@@ -193,17 +193,17 @@ CR_INLINE void weigh_rows(int num, int dims, const short_heads *h, const short_p
 }
 
 static __attribute__((noinline)) void weigh_pair(const short_heads *h, const short_pair *p,
-                                                 float *scores, const float *most, vf *sum,
+                                                 float *scores, const float *max, vf *sum,
                                                  float (*out)[SHORT_HEAD])
 {
     bool is_alone = p->num == 1;
 
     if (h->head_dim <= 8) {
-        is_alone ? weigh_rows(1, 8, h, p, scores, most, sum, out)
-                 : weigh_rows(2, 8, h, p, scores, most, sum, out);
+        is_alone ? weigh_rows(1, 8, h, p, scores, max, sum, out)
+                 : weigh_rows(2, 8, h, p, scores, max, sum, out);
     } else {
-        is_alone ? weigh_rows(1, 16, h, p, scores, most, sum, out)
-                 : weigh_rows(2, 16, h, p, scores, most, sum, out);
+        is_alone ? weigh_rows(1, 16, h, p, scores, max, sum, out)
+                 : weigh_rows(2, 16, h, p, scores, max, sum, out);
     }
 }
 
@@ -213,15 +213,15 @@ void CR_V(short_attend)(const short_heads *h, int num, const short_pair *pairs)
 {
     enum { ROWS = 2 * SHORT_PAIRS };
     vf lanes[ROWS];
-    float most[ROWS], sums[ROWS], inverse[ROWS], out[ROWS][SHORT_HEAD];
+    float max[ROWS], sums[ROWS], inverse[ROWS], out[ROWS][SHORT_HEAD];
 
     for (int i = 0; i < ROWS; i++)
         lanes[i] = v_set(1); /* of rows that are not there */
     for (int i = 0; i < num; i++)
         score_pair(h, &pairs[i], h->scores + 2 * i * h->ld_scores, lanes + 2 * i);
-    v_join_lanes(v_max, lanes, most);
+    v_join_lanes(v_max, lanes, max);
     for (int i = 0; i < num; i++)
-        weigh_pair(h, &pairs[i], h->scores + 2 * i * h->ld_scores, most + 2 * i, lanes + 2 * i,
+        weigh_pair(h, &pairs[i], h->scores + 2 * i * h->ld_scores, max + 2 * i, lanes + 2 * i,
                    out + 2 * i);
     v_join_lanes(v_add, lanes, sums);
     for (int i = 0; i < ROWS; i++)
@@ -233,6 +233,6 @@ void CR_V(short_attend)(const short_heads *h, int num, const short_pair *pairs)
             for (int64_t d = 0; d < h->head_dim; d += V_LANES)
                 v_put_left(h->dtype, h->o, row->at + d, v_load(out[n] + d) * v_set(inverse[n]),
                            h->head_dim - d);
-            if (row->lse) *row->lse = most[n] * ln_2 + logf(sums[n]);
+            if (row->lse) *row->lse = max[n] * ln_2 + logf(sums[n]);
         }
 }

@@ -12,18 +12,18 @@ static float rounded(cr_dtype dtype, float x)
 
 CR_INLINE void softmax_row(cr_dtype dtype, const void *logits, int64_t at, int64_t n, float *prob)
 {
-    float most = -__builtin_inff(), scale;
+    float max = -__builtin_inff(), scale;
     vf sum = v_set(0);
 
     for (int64_t i = 0; i < n; i += V_LANES) {
         int64_t some = n - i;
         vf z = v_get_left(dtype, logits, at + i, some);
         if (some < V_LANES) z = v_select(v_lanes() < (int32_t)some, z, v_set(-__builtin_inff()));
-        most = v_greatest(v_max(z, v_set(most)));
+        max = v_greatest(v_max(z, v_set(max)));
     }
     for (int64_t i = 0; i < n; i += V_LANES) {
         int64_t some = n - i;
-        vf e = v_exp(v_get_left(dtype, logits, at + i, some) - v_set(most));
+        vf e = v_exp(v_get_left(dtype, logits, at + i, some) - v_set(max));
         if (some < V_LANES) e = v_select(v_lanes() < (int32_t)some, e, v_set(0));
         v_put_left(CR_F32, prob, i, e, some);
         sum = sum + e;

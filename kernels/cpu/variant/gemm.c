@@ -390,14 +390,14 @@ static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, cons
 }
 
 /* Rows enough to widen a panel once, with the first tile, and its most units. */
-enum { WIDEN_ROWS = 4 * CRI_ROWS, MOST_DEPTH = 2048 };
+enum { WIDEN_ROWS = 4 * CRI_ROWS, MAX_DEPTH = 2048 };
 
 static void block(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
                   int64_t row_stride, const void *panels, const gemm_out *o)
 {
     int64_t rows = at.m1 - at.m0, wide;
-    bool is_widened = gemm_is_narrow(dtype) && rows >= WIDEN_ROWS && units <= MOST_DEPTH;
-    float widened[MOST_DEPTH * CRI_PANEL];
+    bool is_widened = gemm_is_narrow(dtype) && rows >= WIDEN_ROWS && units <= MAX_DEPTH;
+    float widened[MAX_DEPTH * CRI_PANEL];
 
 #if defined(__AMX_BF16__)
     if (gemm_has_pairs(dtype)) {
@@ -463,8 +463,8 @@ typedef struct cut {
  * once: otherwise a panel alone would not fit. */
 static cut cut_of(const cr_device *dev, cr_dtype dtype, int64_t n, int64_t k)
 {
-    enum { L2_BYTES = 1 << 19, LEAST_PANELS = 8, LEAST_DEPTH = 256 };
-    int64_t units = gemm_units(dtype, k), most, fits;
+    enum { L2_BYTES = 1 << 19, MIN_PANELS = 8, MIN_DEPTH = 256 };
+    int64_t units = gemm_units(dtype, k), max, fits;
     cut c = {n < NC ? n : NC, k};
 
 #if defined(__AMX_BF16__)
@@ -474,14 +474,14 @@ static cut cut_of(const cr_device *dev, cr_dtype dtype, int64_t n, int64_t k)
         return c;
     }
 #endif
-    if (units > MOST_DEPTH) {
+    if (units > MAX_DEPTH) {
         fits = L2_BYTES / (int64_t)gemm_panels_bytes(dtype, c.cols, 1) / 16 * 16;
-        c.depth = (fits < LEAST_DEPTH ? LEAST_DEPTH : fits) * (gemm_has_pairs(dtype) ? 2 : 1);
+        c.depth = (fits < MIN_DEPTH ? MIN_DEPTH : fits) * (gemm_has_pairs(dtype) ? 2 : 1);
         return c;
     }
     fits = L2_BYTES / gemm_panel_bytes(dtype, units);
-    most = (fits < LEAST_PANELS ? LEAST_PANELS : fits) * CRI_PANEL * dev->num_threads;
-    c.cols = most < NC * dev->num_threads ? most : NC * dev->num_threads;
+    max = (fits < MIN_PANELS ? MIN_PANELS : fits) * CRI_PANEL * dev->num_threads;
+    c.cols = max < NC * dev->num_threads ? max : NC * dev->num_threads;
     return c;
 }
 
@@ -600,7 +600,7 @@ static void multiply(cr_device *dev, const cr_weight *w, bool is_transposed, con
 /* Few rows: packing W would take longer than the products. */
 static bool linear_of_few(cr_device *dev, const cr_linear_args *a)
 {
-    enum { MOST_ROWS = 320, STEP = 256 };
+    enum { MAX_ROWS = 320, STEP = 256 };
     const cr_weight *w = a->w;
     int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, units = gemm_units(w->dtype, k);
     gemm_out out = {.c = a->y,
@@ -612,7 +612,7 @@ static bool linear_of_few(cr_device *dev, const cr_linear_args *a)
                     .aux_dtype = w->dtype};
     uint32_t *x;
 
-    if (w->dtype != CR_BF16 || w->packed || m > MOST_ROWS || !gemm_in_place(w->dtype, k))
+    if (w->dtype != CR_BF16 || w->packed || m > MAX_ROWS || !gemm_in_place(w->dtype, k))
         return false;
     x = cri_scratch(dev, CRI_SLOT_PANELS,
                     (size_t)((m + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);

@@ -13,7 +13,7 @@
 enum { TILE = CRI_TILE, ROWS = 96 };
 
 typedef struct row_state {
-    float most, sum, moment; /* M, A, C */
+    float max, sum, moment; /* M, A, C */
 } row_state;
 
 /* z[at ..], of which n <= 0 or more are left; -inf after them. */
@@ -28,14 +28,14 @@ CR_INLINE vf v_get_words(const float *z, int64_t at, int64_t n)
 static void take_tile(row_state *s, const float *z, int64_t n)
 {
     vf best = v_set(-INFINITY), sum = v_set(0), moment = v_set(0), shift;
-    float most, scale;
+    float max, scale;
 
     for (int64_t i = 0; i < n; i += V_LANES) {
         best = v_max(v_get_words(z, i, n - i), best);
     }
-    most = v_greatest(best);
-    if (s->most > most) most = s->most;
-    shift = v_set(most);
+    max = v_greatest(best);
+    if (s->max > max) max = s->max;
+    shift = v_set(max);
     V_EACH(i, some, n, {
         vf d = v_get_left(CR_F32, z, i, some) - shift, e;
         vi is_in = v_lanes() < (int32_t)some;
@@ -45,17 +45,17 @@ static void take_tile(row_state *s, const float *z, int64_t n)
         sum = sum + e;
         moment = v_fma(d, e, moment);
     });
-    scale = s->sum > 0 ? expf(s->most - most) : 0;
-    s->moment = scale * (s->moment + (s->most - most) * s->sum);
+    scale = s->sum > 0 ? expf(s->max - max) : 0;
+    s->moment = scale * (s->moment + (s->max - max) * s->sum);
     if (scale == 0) s->moment = 0;
     s->sum = s->sum * scale + v_sum(sum);
     s->moment += v_sum(moment);
-    s->most = most;
+    s->max = max;
 }
 
 static float log_prob_of(const row_state *s, float z, float log_sum)
 {
-    return (z - s->most) - log_sum;
+    return (z - s->max) - log_sum;
 }
 
 static void finish(const row_state *s, float z_label, float *log_prob, float *entropy, float *lse,
@@ -65,8 +65,8 @@ static void finish(const row_state *s, float z_label, float *log_prob, float *en
 
     if (log_prob) *log_prob = log_prob_of(s, z_label, log_sum);
     if (entropy) *entropy = log_sum - s->moment / s->sum;
-    if (lse) *lse = s->most + log_sum;
-    if (mean_z) *mean_z = s->most + s->moment / s->sum;
+    if (lse) *lse = s->max + log_sum;
+    if (mean_z) *mean_z = s->max + s->moment / s->sum;
 }
 
 /* Panels of W^T for words v0 .. v0 + cols - 1, v0 a multiple of the panel's columns. */
@@ -327,11 +327,11 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
 {
     enum { BLOCK = 10 * ROWS };
     const cr_weight *w = a->fwd.w;
-    int64_t k = w->num_cols, num = a->fwd.num_rows, most = num < BLOCK ? num : BLOCK;
+    int64_t k = w->num_cols, num = a->fwd.num_rows, max = num < BLOCK ? num : BLOCK;
     size_t bytes = cr_dtype_bytes(w->dtype);
     row_words words;
     float *dx = cri_scratch(dev, CRI_SLOT_HEAD, (size_t)(num * k) * 4);
-    char *dz = cri_scratch(dev, CRI_SLOT_DZ, (size_t)(most * TILE) * bytes);
+    char *dz = cri_scratch(dev, CRI_SLOT_DZ, (size_t)(max * TILE) * bytes);
 
     find_words(&a->fwd, &words);
     memset(dx, 0, (size_t)(num * k) * 4);
@@ -436,13 +436,13 @@ static float row_log_prob(const float *z, int64_t vocab_size, int32_t label,
 enum { DRAW_GROUP = 16, DRAW_VECTORS = DRAW_GROUP / V_LANES };
 
 /* The weights of a group of words, of which n <= 0 or more are left, and their sum. */
-CR_INLINE float weigh_group(const float *z, int64_t n, float most, float inverse, float *weight)
+CR_INLINE float weigh_group(const float *z, int64_t n, float max, float inverse, float *weight)
 {
     vf e[DRAW_VECTORS];
 
 #pragma GCC unroll 4
     for (int64_t i = 0; i < DRAW_VECTORS; i++, n -= V_LANES) {
-        e[i] = v_exp((v_get_words(z, i * V_LANES, n) - v_set(most)) * v_set(inverse));
+        e[i] = v_exp((v_get_words(z, i * V_LANES, n) - v_set(max)) * v_set(inverse));
         if (n < V_LANES) e[i] = v_select(v_lanes() < (int32_t)n, e[i], v_set(0));
         v_store(weight + i * V_LANES, e[i]);
     }
@@ -461,26 +461,26 @@ static int32_t draw_word(const float *all, int64_t vocab_size, float temperature
 {
     enum { GROUP = DRAW_GROUP };
     int64_t num_groups = (vocab_size + GROUP - 1) / GROUP, best = 0;
-    float *group = weight + num_groups * GROUP, most = -INFINITY, inverse, sum = 0, left;
+    float *group = weight + num_groups * GROUP, max = -INFINITY, inverse, sum = 0, left;
 
     for (int64_t v = 0; v + V_LANES <= vocab_size; v += V_LANES) {
         float here = v_greatest(v_load(all + v));
-        if (here > most) most = here, best = v;
+        if (here > max) max = here, best = v;
     }
     for (int64_t v = vocab_size / V_LANES * V_LANES; v < vocab_size; v++)
-        if (all[v] > most) most = all[v], best = v;
+        if (all[v] > max) max = all[v], best = v;
     if (temperature == 0) {
-        while (best < vocab_size && all[best] != most)
+        while (best < vocab_size && all[best] != max)
             best++;
         return (int32_t)best;
     }
     inverse = 1 / temperature;
     int64_t g = 0, v, last = 0;
     for (; g < vocab_size / GROUP; g++)
-        sum += group[g] = weigh_group(all + g * GROUP, GROUP, most, inverse, weight + g * GROUP);
+        sum += group[g] = weigh_group(all + g * GROUP, GROUP, max, inverse, weight + g * GROUP);
     if (g < num_groups)
         sum += group[g] =
-            weigh_group(all + g * GROUP, vocab_size - g * GROUP, most, inverse, weight + g * GROUP);
+            weigh_group(all + g * GROUP, vocab_size - g * GROUP, max, inverse, weight + g * GROUP);
     left = u * sum;
     g = 0;
     while (g + 1 < num_groups && left >= group[g])

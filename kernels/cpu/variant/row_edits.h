@@ -34,13 +34,13 @@ typedef struct edited_tile {
 } edited_tile;
 
 /* The first of ids[0 .. num-1], which ascend, that is not below `least`. */
-CR_INLINE int64_t first_not_below(const int32_t *ids, int64_t num, int64_t least)
+CR_INLINE int64_t first_not_below(const int32_t *ids, int64_t num, int64_t min)
 {
     int64_t low = 0;
 
     while (low < num) {
         int64_t middle = low + (num - low) / 2;
-        if (ids[middle] < least)
+        if (ids[middle] < min)
             low = middle + 1;
         else
             num = middle;

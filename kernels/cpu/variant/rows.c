@@ -223,10 +223,10 @@ static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
     cri_rope_table *t = &cri_cpu_of(dev)->by_position;
     const int32_t *positions = cr_mem_to_host(a->positions);
     const float *inv_freq = cr_mem_to_host(a->inv_freq);
-    int64_t most = 0;
+    int64_t max = 0;
 
     for (int64_t i = 0; i < a->num_tokens; i++)
-        if (positions[i] > most) most = positions[i];
+        if (positions[i] > max) max = positions[i];
     if (t->half != half || t->scaling != a->scaling ||
         memcmp(t->angles, inv_freq, (size_t)half * 4) != 0) {
         cr_free(t->cos);
@@ -236,8 +236,8 @@ static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
         t->angles = CR_NEW_ARRAY(float, half);
         memcpy(t->angles, inv_freq, (size_t)half * 4);
     }
-    if (most < t->num_positions) return;
-    int64_t want = (most + 1024) / 1024 * 1024;
+    if (max < t->num_positions) return;
+    int64_t want = (max + 1024) / 1024 * 1024;
     size_t old_bytes = (size_t)(t->num_positions * half) * 4, bytes = (size_t)(want * half) * 4;
     t->cos = cr_realloc(t->cos, old_bytes, bytes);
     t->sin = cr_realloc(t->sin, old_bytes, bytes);

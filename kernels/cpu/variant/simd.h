@@ -176,11 +176,11 @@ CR_INLINE vf v_exp(vf x)
                 V_ALL(1.9875691500e-4f), V_ALL(1.3981999507e-3f), V_ALL(8.3334519073e-3f),
                 V_ALL(4.1665795894e-2f), V_ALL(1.6666665459e-1f), V_ALL(5.0000001201e-1f),
                 V_ALL(1.0f));
-    const vf least = c[0], most = c[1];
-    vi is_low = x < least;
+    const vf min = c[0], max = c[1];
+    vi is_low = x < min;
     vf n, r, y;
-    x = v_max(least, x);
-    x = v_select(x > most, most, x);
+    x = v_max(min, x);
+    x = v_select(x > max, max, x);
     n = v_fma(x, c[2], c[3]) - c[3];
     r = v_fma(n, c[4], x);
     r = v_fma(n, c[5], r);

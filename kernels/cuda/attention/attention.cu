@@ -29,7 +29,7 @@ template <class T, int DPAD> struct state {
 
 /* Pieces of the block's shared memory. */
 struct shared_tiles {
-    float *q, *kv, *p, *factor, *most, *sum;
+    float *q, *kv, *p, *factor, *max, *sum;
 };
 
 static __device__ __forceinline__ shared_tiles tiles_in(unsigned char *memory, int D)
@@ -40,8 +40,8 @@ static __device__ __forceinline__ shared_tiles tiles_in(unsigned char *memory, i
     s.kv = s.q + ROWS * (D + 1);
     s.p = s.kv + KEYS * (D + 1);
     s.factor = s.p + ROWS * KEYS;
-    s.most = s.factor + ROWS;
-    s.sum = s.most + ROWS;
+    s.max = s.factor + ROWS;
+    s.sum = s.max + ROWS;
     return s;
 }
 
@@ -78,12 +78,12 @@ static __device__ __forceinline__ void weigh(const shared_tiles &s)
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 
     for (int r = warp; r < ROWS; r += WARPS) {
-        float low = s.p[r * KEYS + lane], high = s.p[r * KEYS + lane + 32], old = s.most[r];
-        float most = fmaxf(low, high);
+        float low = s.p[r * KEYS + lane], high = s.p[r * KEYS + lane + 32], old = s.max[r];
+        float max = fmaxf(low, high);
         for (int d = 16; d > 0; d /= 2)
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
-        most = fmaxf(most, old);
-        float shift = most == -INFINITY ? 0.0f : most;
+            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, d));
+        max = fmaxf(max, old);
+        float shift = max == -INFINITY ? 0.0f : max;
         low = expf(low - shift);
         high = expf(high - shift);
         s.p[r * KEYS + lane] = low;
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void weigh(const shared_tiles &s)
             part += __shfl_xor_sync(0xffffffffu, part, d);
         __syncwarp(); /* all lanes have read most */
         if (lane == 0) {
-            s.most[r] = most;
+            s.max[r] = max;
             s.factor[r] = factor;
             s.sum[r] = s.sum[r] * factor + part;
         }
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void start(state<T, DPAD> &st, const shared_ti
         for (int c = 0; c < S::COLS; c++)
             st.o[r][c] = 0.0f;
     if (threadIdx.x < ROWS) {
-        s.most[threadIdx.x] = -INFINITY;
+        s.max[threadIdx.x] = -INFINITY;
         s.sum[threadIdx.x] = 0.0f;
     }
 }
@@ -176,7 +176,7 @@ static __device__ __forceinline__ void finish(const state<T, DPAD> &st, const sh
         }
     }
     int row = (int)threadIdx.x;
-    if (lse && row < num) lse[row * lse_stride] = s.most[row] + logf(s.sum[row]);
+    if (lse && row < num) lse[row * lse_stride] = s.max[row] + logf(s.sum[row]);
 }
 
 /* ---- packed ---- */

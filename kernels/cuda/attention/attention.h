@@ -80,18 +80,18 @@ struct group_part {
 };
 template <class T>
 static __device__ __forceinline__ group_part part_of_group(const cached_args<T> &a, int block,
-                                                           int most)
+                                                           int max)
 {
-    int group = a.num_heads / a.num_kv_heads, parts = (group + most - 1) / most, kv = block / parts,
-        first = block % parts * most;
+    int group = a.num_heads / a.num_kv_heads, parts = (group + max - 1) / max, kv = block / parts,
+        first = block % parts * max;
 
-    return group_part{kv, kv * group + first, group - first < most ? group - first : most};
+    return group_part{kv, kv * group + first, group - first < max ? group - first : max};
 }
-template <class T> static inline unsigned num_group_parts(const cached_args<T> &a, int most)
+template <class T> static inline unsigned num_group_parts(const cached_args<T> &a, int max)
 {
     int group = a.num_heads / a.num_kv_heads;
 
-    return (unsigned)((group + most - 1) / most * a.num_kv_heads);
+    return (unsigned)((group + max - 1) / max * a.num_kv_heads);
 }
 
 /* A kernel with `shared` bytes of dynamic shared memory, which may be more than 48 KiB. */

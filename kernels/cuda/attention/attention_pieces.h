@@ -40,12 +40,12 @@ struct block_rows {
 };
 
 /* Of a piece of at most `most` rows. */
-static __device__ __forceinline__ block_rows rows_of_piece(const seq_piece &piece, int most,
+static __device__ __forceinline__ block_rows rows_of_piece(const seq_piece &piece, int max,
                                                            int window, bool is_bidirectional)
 {
     int left = piece.len - piece.first;
 
-    return block_rows{left < most ? left : most, is_bidirectional ? piece.len : piece.first + 1,
+    return block_rows{left < max ? left : max, is_bidirectional ? piece.len : piece.first + 1,
                       is_bidirectional ? 0 : 1, window};
 }
 

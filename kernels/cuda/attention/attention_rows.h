@@ -15,7 +15,7 @@ enum { KEYS = CR_KV_BLOCK };
 /* A warp's 16 rows: lane 4 g + t has rows g and g + 8. */
 template <int D> struct warp_rows {
     uint32_t q[D / 16][4];
-    float o[D / 8][4], most[2], sum[2]; /* sum: of this lane's columns */
+    float o[D / 8][4], max[2], sum[2]; /* sum: of this lane's columns */
 };
 
 template <int D> static __device__ __forceinline__ void start(warp_rows<D> &w)
@@ -23,7 +23,7 @@ template <int D> static __device__ __forceinline__ void start(warp_rows<D> &w)
     set_zero(w.o);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        w.most[h] = -INFINITY;
+        w.max[h] = -INFINITY;
         w.sum[h] = 0.0f;
     }
 }
@@ -54,15 +54,15 @@ static __device__ __forceinline__ void weigh(float (&s)[KEYS / 8][4], warp_rows<
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float most = w.most[h], part = 0.0f;
+        float max = w.max[h], part = 0.0f;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
-            most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        float shift = most == -INFINITY ? 0.0f : most; /* no key seen yet */
-        factor[h] = exp2_or_zero((w.most[h] - shift) * scale);
-        w.most[h] = most;
+            max = fmaxf(max, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
+        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
+        float shift = max == -INFINITY ? 0.0f : max; /* no key seen yet */
+        factor[h] = exp2_or_zero((w.max[h] - shift) * scale);
+        w.max[h] = max;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void finish(const warp_rows<D> &w, int first, 
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (row >= num) continue;
         store_row<D>(o + row * stride, w.o, h, 1.0f / sum);
-        if (lse && lane % 4 == 0) lse[row * lse_stride] = w.most[h] * scale + logf(sum);
+        if (lse && lane % 4 == 0) lse[row * lse_stride] = w.max[h] * scale + logf(sum);
     }
 }
 
@@ -107,10 +107,10 @@ struct tile_rows {
 };
 template <class T>
 static __device__ __forceinline__ tile_rows rows_of_tile(const cached_args<T> &a, int64_t tile,
-                                                         int first, int most)
+                                                         int first, int max)
 {
     const cr_row_tile t = a.tiles[tile];
-    int left = t.num - first, num = left < most ? left : most, pos = a.row_pos[t.first] + first;
+    int left = t.num - first, num = left < max ? left : max, pos = a.row_pos[t.first] + first;
 
     return tile_rows{t.first + first, a.row_slot[t.first], pos + num,
                      block_rows{num, pos + 1, 1, a.window}};

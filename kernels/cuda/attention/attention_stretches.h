@@ -15,7 +15,7 @@ template <int D> struct kept_rows {
     {
         return memory[e * 32];
     }
-    __device__ __forceinline__ float &most(int half) const
+    __device__ __forceinline__ float &max(int half) const
     {
         return at(D / 2 + half);
     }
@@ -41,7 +41,7 @@ static __device__ __forceinline__ void keep(const kept_rows<D> &kept, const warp
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        kept.most(h) = w.most[h];
+        kept.max(h) = w.max[h];
         kept.sum(h) = w.sum[h];
     }
 #pragma unroll
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void take_back(warp_rows<D> &w, const kept_row
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        w.most[h] = kept.most(h);
+        w.max[h] = kept.max(h);
         w.sum[h] = kept.sum(h);
     }
 #pragma unroll
@@ -75,10 +75,10 @@ static __device__ __forceinline__ void add_to(const kept_rows<D> &before, warp_r
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float most = fmaxf(before.most(h), w.most[h]), shift = most == -INFINITY ? 0.0f : most;
-        of_before[h] = exp2_or_zero((before.most(h) - shift) * scale);
-        of_w[h] = exp2_or_zero((w.most[h] - shift) * scale);
-        w.most[h] = most;
+        float max = fmaxf(before.max(h), w.max[h]), shift = max == -INFINITY ? 0.0f : max;
+        of_before[h] = exp2_or_zero((before.max(h) - shift) * scale);
+        of_w[h] = exp2_or_zero((w.max[h] - shift) * scale);
+        w.max[h] = max;
         w.sum[h] = fmaf(before.sum(h), of_before[h], w.sum[h] * of_w[h]);
     }
 #pragma unroll

@@ -12,11 +12,11 @@
 #include <math.h>
 
 enum {
-    MOST_DIM = 256,
-    CHUNKS = MOST_DIM / 128,
+    MAX_DIM = 256,
+    CHUNKS = MAX_DIM / 128,
     FEW_TOKENS = 256,
     FEW_WARPS = 8,
-    MOST_WARPS = 32,
+    MAX_WARPS = 32,
     AT_ONCE = 2
 };
 
@@ -218,9 +218,9 @@ static __device__ __forceinline__ void finish_head(const heads_args<T> &a, const
     store_head(to, half, a.is_even, low, high);
 }
 
-template <class T> static __global__ void __launch_bounds__(32 * MOST_WARPS) heads(heads_args<T> a)
+template <class T> static __global__ void __launch_bounds__(32 * MAX_WARPS) heads(heads_args<T> a)
 {
-    SHARED(float, turns, MOST_DIM);
+    SHARED(float, turns, MAX_DIM);
     int D = a.cache.head_dim, half = D / 2, warps = (int)blockDim.x / 32,
         num = a.q.num + a.k.num + (a.cache.blocks ? a.k.num : 0);
     bool is_turned = a.positions || a.angles;
@@ -249,11 +249,11 @@ template <class T>
 static cudaError_t launch(cr_device *dev, const heads_args<T> &a, int64_t num_tokens)
 {
     int num = a.q.num + (a.cache.blocks ? 2 : 1) * a.k.num,
-        most = num_tokens > FEW_TOKENS ? FEW_WARPS : MOST_WARPS;
+        max = num_tokens > FEW_TOKENS ? FEW_WARPS : MAX_WARPS;
     auto kernel = heads<T>;
 
     return CUDA_LAUNCH(kernel, dim3((unsigned)num_tokens),
-                       dim3(32u * (unsigned)(num < most ? num : most)), 0, cri_cuda_stream(dev), a);
+                       dim3(32u * (unsigned)(num < max ? num : max)), 0, cri_cuda_stream(dev), a);
 }
 
 template <class T> static heads_args<T> heads_of(const cr_qk_heads_args *a)
@@ -303,10 +303,10 @@ template <class T> static cudaError_t heads_alone(cr_device *dev, const cr_qk_he
 
 static cr_status check_dim(const char *op, int64_t head_dim, cr_err *err)
 {
-    if (head_dim <= MOST_DIM) return CR_OK;
+    if (head_dim <= MAX_DIM) return CR_OK;
     return cr_fail(err, CR_EABSENT,
                    "%s of heads of %lld is not available on device cuda (at most %d)", op,
-                   (long long)head_dim, MOST_DIM);
+                   (long long)head_dim, MAX_DIM);
 }
 
 cr_status cri_cuda_qk_heads(cr_device *dev, const cr_qk_heads_args *a, cr_err *err)

@@ -4,7 +4,7 @@
  * threads and of atomics gives the same bits, and a row does not depend on the other rows. The same ids as on the cpu but where the last
  * bits of a sum decide.
  *
- * Mapping: pieces of 8192 words of a row are blocks of 512 threads. find_most: the largest word of each. weigh: the mass of each, and
+ * Mapping: pieces of 8192 words of a row are blocks of 512 threads. find_max: the largest word of each. weigh: the mass of each, and
  * of a row with filters a histogram over most - z in 64ths, of counts (top_k) or masses, 2048 bins. collect: the ids of the words up to the bin
  * where top_k or top_p is reached, in the order of ids, hardly more than are kept. Then draw_words, a block a row: without filters the
  * piece, and in it the word, where u is reached; with filters, among the collected words in the order of falling logits, equal ones by
@@ -114,9 +114,9 @@ static __device__ __forceinline__ float word(const source &s, int64_t i)
     return heated(s, s.z[id_of(s, i)]);
 }
 
-static __device__ __forceinline__ mass_t mass_of(float z, float most)
+static __device__ __forceinline__ mass_t mass_of(float z, float largest)
 {
-    return (mass_t)(expf(z - most) * 0x1p42f);
+    return (mass_t)(expf(z - largest) * 0x1p42f);
 }
 
 /* Words number threadIdx.x + i WIDTH of this block's piece, all loaded at once; i < the result. */
@@ -156,13 +156,13 @@ static __device__ __forceinline__ mass_t sum_before(mass_t x, mass_t &all, mass_
 }
 
 /* Of a row, in every thread: the largest word, and the mass of all. */
-static __device__ __forceinline__ float most_of(const draw_rows &a, int64_t row)
+static __device__ __forceinline__ float max_of(const draw_rows &a, int64_t row)
 {
-    float most = -INFINITY;
+    float largest = -INFINITY;
 
     for (int64_t p = threadIdx.x % 32; p < a.num_pieces; p += 32)
-        most = fmaxf(most, a.piece_most[row * a.num_pieces + p]);
-    return warp_max(most);
+        largest = fmaxf(largest, a.max_piece[row * a.num_pieces + p]);
+    return warp_max(largest);
 }
 
 static __device__ __forceinline__ mass_t mass_of_row(const draw_rows &a, int64_t row)
@@ -194,34 +194,35 @@ static __device__ __forceinline__ mass_t in_bin(const halves &h, int bin)
 
 /* ---- pieces ---- */
 
-static __global__ void __launch_bounds__(WIDTH, 2) find_most(draw_rows a)
+static __global__ void __launch_bounds__(WIDTH, 2) find_max(draw_rows a)
 {
     SHARED(float, zs, WARPS);
     SHARED(int32_t, ids, WARPS);
     int64_t row = blockIdx.y, piece = row * a.num_pieces + blockIdx.x;
     const source s = source_of(a, row);
-    float z[EACH], most = -INFINITY;
+    float z[EACH], largest = -INFINITY;
     int num = load_piece(s, z);
     int32_t id = INT32_MAX, first = (int32_t)(blockIdx.x * PIECE + threadIdx.x);
 
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         float x = isnan(z[i]) ? INFINITY : z[i];
-        if (i < num && is_before(x, first + i * WIDTH, most, id)) most = x, id = first + i * WIDTH;
+        if (i < num && is_before(x, first + i * WIDTH, largest, id))
+            largest = x, id = first + i * WIDTH;
     }
-    block_first<WIDTH>(most, id, zs, ids);
+    block_first<WIDTH>(largest, id, zs, ids);
     for (int64_t i = blockIdx.x * WIDTH + threadIdx.x; a.has_filter && i < BINS;
          i += (int64_t)gridDim.x * WIDTH)
         a.bins[row * BINS + i] = 0;
     if (threadIdx.x) return;
-    a.piece_most[piece] = most;
+    a.max_piece[piece] = largest;
     a.piece_id[piece] = id;
 }
 
 /* Where a word is in a row's histogram: it grows as z falls. */
-static __device__ __forceinline__ int bin_of(float z, float most)
+static __device__ __forceinline__ int bin_of(float z, float largest)
 {
-    return (int)fminf((most - z) * 64.0f, (float)(BINS - 1));
+    return (int)fminf((largest - z) * 64.0f, (float)(BINS - 1));
 }
 
 static __global__ void __launch_bounds__(WIDTH, 2) weigh(draw_rows a)
@@ -233,10 +234,10 @@ static __global__ void __launch_bounds__(WIDTH, 2) weigh(draw_rows a)
     const draw_row &d = a.rows[row];
     const source s = source_of(a, row);
     const halves bins = {low, high};
-    float z[EACH], most = most_of(a, row);
+    float z[EACH], largest = max_of(a, row);
     mass_t mass = 0;
 
-    if (d.is_greedy || !(fabsf(most) < INFINITY)) return;
+    if (d.is_greedy || !(fabsf(largest) < INFINITY)) return;
     int num = load_piece(s, z);
     for (int i = threadIdx.x; i < BINS; i += WIDTH)
         low[i] = high[i] = 0;
@@ -244,9 +245,9 @@ static __global__ void __launch_bounds__(WIDTH, 2) weigh(draw_rows a)
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         if (i >= num) continue;
-        mass_t x = mass_of(z[i], most);
+        mass_t x = mass_of(z[i], largest);
         mass += x;
-        if (d.has_filter) add_to_bin(bins, bin_of(z[i], most), d.top_k > 0 ? 1 : x);
+        if (d.has_filter) add_to_bin(bins, bin_of(z[i], largest), d.top_k > 0 ? 1 : x);
     }
     mass = group_sum<WIDTH>(mass, sums); /* after its barriers all words are in their bins */
     if (threadIdx.x == 0) a.piece_mass[row * a.num_pieces + blockIdx.x] = mass;
@@ -283,11 +284,11 @@ static __device__ int last_bin(const draw_rows &a, int64_t row, int32_t *found, 
 }
 
 /* The key of the last word that min_p keeps. The largest word is always kept, banned ones never. */
-static __device__ __forceinline__ uint32_t key_limit(float min_p, float most)
+static __device__ __forceinline__ uint32_t key_limit(float min_p, float largest)
 {
-    float min_z = min_p > 0.0f ? most + logf(min_p) : CRI_MOST_BANNED;
+    float min_z = min_p > 0.0f ? largest + logf(min_p) : CRI_MAX_BANNED;
 
-    return max(falling_key(most), falling_key(min_z));
+    return max(falling_key(largest), falling_key(min_z));
 }
 
 /* The ids of the words that filters may keep, and the place where they end, ascending from the piece's place in a.words on.
@@ -300,16 +301,16 @@ static __global__ void __launch_bounds__(WIDTH, 2) collect(draw_rows a)
     int64_t row = blockIdx.y;
     const draw_row &d = a.rows[row];
     const source s = source_of(a, row);
-    float z[EACH], most = most_of(a, row);
+    float z[EACH], largest = max_of(a, row);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t masks[EACH];
 
-    if (!d.has_filter || !(fabsf(most) < INFINITY)) return;
+    if (!d.has_filter || !(fabsf(largest) < INFINITY)) return;
     int num = load_piece(s, z), bin = last_bin(a, row, found, sums);
-    uint32_t limit = key_limit(d.top_k > 0 ? 0.0f : d.min_p, most);
+    uint32_t limit = key_limit(d.top_k > 0 ? 0.0f : d.min_p, largest);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        bool is_one = i < num && bin_of(z[i], most) <= bin && falling_key(z[i]) <= limit;
+        bool is_one = i < num && bin_of(z[i], largest) <= bin && falling_key(z[i]) <= limit;
         masks[i] = __ballot_sync(ALL_LANES, is_one);
         if (lane == 0) counts[i * WARPS + warp] = __popc(masks[i]);
     }
@@ -375,7 +376,7 @@ static __device__ place find_bin(const bins &b, bool is_by_mass, mass_t goal)
 }
 
 /* The same for words with keys up to `limit`, in the order of keys. */
-static __device__ place find_key(const bins &b, const source &s, float most, uint32_t limit,
+static __device__ place find_key(const bins &b, const source &s, float largest, uint32_t limit,
                                  bool is_by_mass, mass_t goal)
 {
     place at = {};
@@ -393,7 +394,7 @@ static __device__ place find_key(const bins &b, const source &s, float most, uin
             if (key > limit || (level && key >> (shift + bits) != at.key)) continue;
             int bin = (int)(key >> shift & ((1u << bits) - 1));
             atomicAdd(&b.count[bin], 1);
-            add_to_bin(b.mass, bin, mass_of(z, most));
+            add_to_bin(b.mass, bin, mass_of(z, largest));
         }
         place in = find_bin(b, is_by_mass, goal - (is_by_mass ? at.mass_before : at.count_before));
         at.key = at.key << bits | in.key;
@@ -447,7 +448,7 @@ static __device__ int32_t nth_id(const bins &b, const source &s, uint32_t key, m
 
 /* The first id, in the order of ids, whose running mass is above u of all. */
 static __device__ int32_t draw_in_order(const draw_rows &a, const bins &b, const source &s,
-                                        int64_t row, float most)
+                                        int64_t row, float largest)
 {
     const mass_t *masses = a.piece_mass + row * a.num_pieces;
     mass_t goal = (mass_t)((double)a.rows[row].u * (double)mass_of_row(a, row)) + 1, mine = 0, all;
@@ -457,10 +458,10 @@ static __device__ int32_t draw_in_order(const draw_rows &a, const bins &b, const
         goal -= masses[piece];
     int64_t begin = piece * PIECE + (int64_t)threadIdx.x * EACH, end = min(begin + EACH, s.num);
     for (int64_t i = begin; i < end; i++)
-        mine += mass_of(word(s, i), most);
+        mine += mass_of(word(s, i), largest);
     mass_t before = sum_before(mine, all, b.sums);
     for (int64_t i = begin; before < goal && i < end; i++) {
-        before += mass_of(word(s, i), most);
+        before += mass_of(word(s, i), largest);
         if (before >= goal) b.found->key = (uint32_t)i;
     }
     __syncthreads();
@@ -494,20 +495,21 @@ static __device__ source gather(const draw_rows &a, int64_t row)
 
 /* top_k with ties, top_p, min_p, then the draw, in the order of falling z. last: of the kept words. */
 static __device__ chosen draw_filtered(const draw_rows &a, const bins &b, const source &s,
-                                       const draw_row &d, float most, mass_t all, word_limit *last)
+                                       const draw_row &d, float largest, mass_t all,
+                                       word_limit *last)
 {
-    uint32_t limit = key_limit(d.min_p, most);
+    uint32_t limit = key_limit(d.min_p, largest);
     mass_t base = all, wanted, goal, each, take, mass;
     place at;
     chosen c = {};
 
     if (d.top_k > 0) {
-        at = find_key(b, s, most, UINT32_MAX, /*is_by_mass=*/false, (mass_t)d.top_k);
+        at = find_key(b, s, largest, UINT32_MAX, /*is_by_mass=*/false, (mass_t)d.top_k);
         base = at.mass_before + at.mass;
         limit = min(limit, at.key);
     }
     wanted = mass_wanted(d, base);
-    at = find_key(b, s, most, limit, /*is_by_mass=*/true, wanted);
+    at = find_key(b, s, largest, limit, /*is_by_mass=*/true, wanted);
     each = at.mass / at.count;
     take = at.count;
     if (wanted - at.mass_before < at.mass) take = (wanted - at.mass_before + each - 1) / each;
@@ -516,7 +518,7 @@ static __device__ chosen draw_filtered(const draw_rows &a, const bins &b, const 
     last->key = at.key;
     last->id = nth_id(b, s, at.key, take - 1);
     goal = (mass_t)((double)d.u * (double)mass) + 1;
-    at = find_key(b, s, most, last->key, /*is_by_mass=*/true, goal);
+    at = find_key(b, s, largest, last->key, /*is_by_mass=*/true, goal);
     c.id = nth_id(b, s, at.key, (goal - at.mass_before - 1) / (at.mass / at.count));
     c.log_mass = (float)log((double)mass / (double)all);
     if (!d.is_raw && c.num_kept < a.vocab_size) return c;
@@ -559,24 +561,24 @@ static __global__ void __launch_bounds__(WIDTH, 1) draw_words(draw_rows a)
     const bins b = {count, {low, high}, found, sums, ids};
     word_limit last = {UINT32_MAX, INT32_MAX};
     chosen c = {};
-    float most = -INFINITY;
+    float largest = -INFINITY;
     int32_t id = INT32_MAX;
 
     for (int64_t p = threadIdx.x; p < a.num_pieces; p += WIDTH) {
         int64_t piece = row * a.num_pieces + p;
-        if (is_before(a.piece_most[piece], a.piece_id[piece], most, id))
-            most = a.piece_most[piece], id = a.piece_id[piece];
+        if (is_before(a.max_piece[piece], a.piece_id[piece], largest, id))
+            largest = a.max_piece[piece], id = a.piece_id[piece];
     }
-    block_first<WIDTH>(most, id, zs, ids);
-    if (!(fabsf(most) < INFINITY))
+    block_first<WIDTH>(largest, id, zs, ids);
+    if (!(fabsf(largest) < INFINITY))
         c.id = -1;
     else if (d.is_greedy)
         c.id = id;
     else if (!d.has_filter)
-        c.id = draw_in_order(a, b, source_of(a, row), row, most);
+        c.id = draw_in_order(a, b, source_of(a, row), row, largest);
     else {
         const source s = gather(a, row);
-        c = draw_filtered(a, b, s, d, most, mass_of_row(a, row), &last);
+        c = draw_filtered(a, b, s, d, largest, mass_of_row(a, row), &last);
         if (d.is_listed && c.num_kept) list_kept(a, b, s, row, last);
     }
     if (threadIdx.x) return;
@@ -639,7 +641,7 @@ cudaError_t cri_cuda_draw_queue(const draw_rows *a, cudaStream_t stream)
         block(WIDTH);
     cudaError_t code = queue_edits(a, stream);
 
-    if (code == cudaSuccess) code = CUDA_LAUNCH(find_most, pieces, block, 0, stream, *a);
+    if (code == cudaSuccess) code = CUDA_LAUNCH(find_max, pieces, block, 0, stream, *a);
     if (code == cudaSuccess && a->has_draw) code = CUDA_LAUNCH(weigh, pieces, block, 0, stream, *a);
     if (code == cudaSuccess && a->has_filter)
         code = CUDA_LAUNCH(collect, pieces, block, 0, stream, *a);

@@ -41,7 +41,7 @@ struct draw_rows {
     /* scratch */
     word_limit *limits;
     int32_t *labels;
-    float *piece_most; /* [num, num_pieces], as are the next three */
+    float *max_piece; /* [num, num_pieces], as are the next three */
     int32_t *piece_id, *piece_found;
     unsigned long long *piece_mass, *bins; /* bins: [num, CRI_DRAW_BINS] */
     float *edited;                         /* [num, vocab_size] */

@@ -58,7 +58,7 @@ static size_t lay_out_scratch(draw_rows *d, char *base, size_t at)
 
     carve(base, &at, &d->limits, d->num);
     carve(base, &at, &d->labels, d->num);
-    carve(base, &at, &d->piece_most, pieces);
+    carve(base, &at, &d->max_piece, pieces);
     carve(base, &at, &d->piece_id, pieces);
     carve(base, &at, &d->piece_found, pieces);
     carve(base, &at, &d->piece_mass, pieces);
@@ -152,7 +152,7 @@ static void put_row(const cr_draw_row *row, const draw_rows *host, int64_t r, cr
     memcpy(out->top_ids, host->top_ids + r * host->num_top, num_top * sizeof *out->top_ids);
     for (size_t i = 0; i < num_top; i++) {
         float x = host->top_log_probs[(size_t)(r * host->num_top) + i];
-        out->top_log_probs[i] = x < CRI_MOST_BANNED ? -INFINITY : x;
+        out->top_log_probs[i] = x < CRI_MAX_BANNED ? -INFINITY : x;
     }
 }
 

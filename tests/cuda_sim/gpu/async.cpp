@@ -81,9 +81,9 @@ void cri_sim_fence_async(void)
 static uint32_t registers_at_launch(void)
 {
     uint32_t warps = (cri_sim_block_dim.x + CRI_SIM_WARP - 1) / CRI_SIM_WARP,
-             most = 16384 / CRI_SIM_WARP / ((warps + 3) / 4) / 8 * 8;
+             max = 16384 / CRI_SIM_WARP / ((warps + 3) / 4) / 8 * 8;
 
-    return most < 255 ? most : 255;
+    return max < 255 ? max : 255;
 }
 
 void cri_sim_set_registers(uint32_t num, bool is_more)
@@ -254,7 +254,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType dtype, cuu
                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill)
 {
-    const uint64_t most = 1ull << 32;
+    const uint64_t max = 1ull << 32;
     tensor_map m = {MAGIC, (uint64_t)address, dims[0], dims[1], strides[0], box[1]};
 
     if (dtype != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || rank != 2 || element_strides[0] != 1 ||
@@ -262,7 +262,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType dtype, cuu
         swizzle != CU_TENSOR_MAP_SWIZZLE_128B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
         cri_sim_die("a tensor map of a kind that has no model");
     if ((uint64_t)address & 15 || strides[0] & 15 || strides[0] >= 1ull << 40 ||
-        strides[0] < 2 * dims[0] || !dims[0] || !dims[1] || dims[0] > most || dims[1] > most ||
+        strides[0] < 2 * dims[0] || !dims[0] || !dims[1] || dims[0] > max || dims[1] > max ||
         !box[1] || box[1] > 256 || box[0] * 2 > ROW_BYTES)
         return CUDA_ERROR_INVALID_VALUE;
     if (box[0] * 2 != ROW_BYTES) cri_sim_die("a tensor map whose box has rows of %u", box[0]);

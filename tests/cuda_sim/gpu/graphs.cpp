@@ -184,15 +184,15 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
 
 /* ---- graphs ---- */
 
-/* CROLL_SIM_MOST_GRAPHS: one more is out of memory. */
+/* CROLL_SIM_MAX_GRAPHS: one more is out of memory. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
 {
     cri_sim_enter guard;
-    const char *most = getenv("CROLL_SIM_MOST_GRAPHS");
+    const char *max = getenv("CROLL_SIM_MAX_GRAPHS");
 
     *out = nullptr;
     if (!graph) return cri_sim_keep_error(cudaErrorInvalidValue);
-    if (most && cri_sim_num_graphs >= strtoull(most, nullptr, 10))
+    if (max && cri_sim_num_graphs >= strtoull(max, nullptr, 10))
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
     *out = new CUgraphExec_st();
     (*out)->graph = *graph;

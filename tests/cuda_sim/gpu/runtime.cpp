@@ -46,7 +46,7 @@ void cri_sim_need_sm_90(const char *what)
     if (capability() < 9) cri_sim_die("%s on a GPU of compute capability %s", what, chosen()->name);
 }
 
-static int most_shared(void)
+static int max_shared(void)
 {
     return chosen()->shared;
 }
@@ -81,7 +81,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, i
 {
     cri_sim_enter enter;
 
-    if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || value > most_shared())
+    if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || value > max_shared())
         return cri_sim_keep_error(cudaErrorInvalidValue);
     shared_limit[kernel] = value;
     return cudaSuccess;
@@ -234,9 +234,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 }
 
 /* Lower numbers come first, as CUDA has it; the simulation's order is the seed's all the same. */
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *highest)
+cudaError_t cudaDeviceGetStreamPriorityRange(int *min, int *highest)
 {
-    *least = 0;
+    *min = 0;
     *highest = -5;
     return cudaSuccess;
 }

@@ -7,7 +7,7 @@
  */
 #include "tests/cuda_sim/gpu/async.h"
 
-enum { GROUP_WARPS = 4, ROWS = 16, MOST_N = 256, ATOM_BYTES = 1024, COLUMNS = 64 };
+enum { GROUP_WARPS = 4, ROWS = 16, MAX_N = 256, ATOM_BYTES = 1024, COLUMNS = 64 };
 
 namespace
 {
@@ -31,7 +31,7 @@ struct chain { /* products into the same sums */
     float *d[CRI_SIM_WARP];
     int n;
     std::vector<product> left;
-    float c[ROWS][MOST_N];
+    float c[ROWS][MAX_N];
 };
 struct warp {
     std::vector<std::unique_ptr<chain>> chains;
@@ -163,7 +163,7 @@ static void load(float *x, uint64_t d, int r)
         x[k] = cri_sim_from_bf16(bits[k]);
 }
 
-static void load_b(float (*b)[MOST_N], const operands &o)
+static void load_b(float (*b)[MAX_N], const operands &o)
 {
     uint16_t bits[8];
     float row[16];
@@ -181,17 +181,16 @@ static void load_b(float (*b)[MOST_N], const operands &o)
 }
 
 /* One FMA chain in float32 by ascending k, as mma.m16n8k16's (warp.cpp): NOT the rounding of a tensor core. */
-static void multiply(const float a[ROWS][16], const float b[16][MOST_N], float c[ROWS][MOST_N],
-                     int n)
+static void multiply(const float a[ROWS][16], const float b[16][MAX_N], float c[ROWS][MAX_N], int n)
 {
     for (int i = 0; i < ROWS; i++)
         for (int first = 0; first < n; first += 8)
-            cri_sim_fma_row(a[i], b[0] + first, MOST_N, c[i] + first);
+            cri_sim_fma_row(a[i], b[0] + first, MAX_N, c[i] + first);
 }
 
 static void make(chain *c, int first)
 {
-    static float a[ROWS][16], b[16][MOST_N];
+    static float a[ROWS][16], b[16][MAX_N];
 
     for (product &p : c->left) {
         if (p.is_made) continue;
@@ -288,7 +287,7 @@ void cri_sim_do_wgmma(cri_sim_lane *w)
     cri_sim_need_sm_90("wgmma");
     is_used = true;
     check_lanes(w);
-    if (p.of.n % 8 || p.of.n < 8 || p.of.n > MOST_N) cri_sim_die("wgmma of n = %d", p.of.n);
+    if (p.of.n % 8 || p.of.n < 8 || p.of.n > MAX_N) cri_sim_die("wgmma of n = %d", p.of.n);
     if (!p.of.is_a_here) check_tile(p.of.a, "A");
     if (p.of.is_b_turned)
         check_turned_tile(p.of.b, p.of.n);
