@@ -30,6 +30,13 @@ cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w)
                             .num_expert_classes = w->wrap.num_moe_experts};
 }
 
+cr_model_options cr_model_options_of(const cr_worker_config *train)
+{
+    const cr_lora_keys *l = &train->lora;
+
+    return (cr_model_options){.adapters = {l->target, l->rank, l->alpha, l->use_rslora}};
+}
+
 cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train, bool should_freeze,
                            cr_err *err)
 {

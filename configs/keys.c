@@ -53,7 +53,7 @@
 #define DTYPES      "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
 #define VARIANTS    "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
 #define GRAINS      "token|geometric|sequence|segment"
-#define NO_LORA     "lora_target is not available yet"
+#define OWN_MASTERS "adapters have float32 masters, and compute in the dtype of the role"
 #define NO_CRITIC   "there is no critic: only adv_estimator gae reads it"
 #define NO_JUDGE    "only a judge of the run's own has a model: judge_model_type: inference"
 #define MAX_64      "9223372036854775807"
@@ -115,9 +115,9 @@ const cri_key cri_keys[] = {
     DEAD("run", "reward_shift"),
     DEAD("run", "reward_scale"),
     DEAD("run", "positive_loss_coef"),
-    DEAD("run", "lora_target"),
-    DEAD("run", "lora_rank"),
-    DEAD("run", "lora_alpha"),
+    NONE("run", "lora_target", DEFINED),
+    NONE("run", "lora_rank", DEFINED),
+    NONE("run", "lora_alpha", DEFINED),
     DEAD("run", "flash_attn"),
     DEAD("run", "use_remove_padding"),
     NONE("run", "offload_nccl", DEFINED),
@@ -341,13 +341,16 @@ const cri_key cri_keys[] = {
       "vla-sandwich-train",
       "trainer"),
     I("model_args", "ulysses_size", "1", "1", "trainer"),
-    LATER("model_args", "lora_target", CRI_TEXT, NULL, NULL),
-    NONE("model_args", "lora_rank", NO_LORA),
-    NONE("model_args", "lora_alpha", NO_LORA),
-    NONE("model_args", "lora_dropout", NO_LORA),
+    T("model_args", "lora_target", NULL, "trainer and engine"),
+    I("model_args", "lora_rank", "8", "1..65536", "trainer and engine"),
+    R("model_args", "lora_alpha", NULL, "1e-6..1e6", "trainer and engine"),
+    B("model_args", "use_rslora", "false", "trainer and engine"), /* croll's own, as PEFT's */
+    LATER("model_args", "lora_dropout", CRI_REAL, "0.0", "0..1"),
     LATER("model_args", "additional_target", CRI_TEXT, NULL, NULL),
     LATER("model_args", "adapter_name_or_path", CRI_TEXT, NULL, NULL),
-    NONE("model_args", "autocast_adapter_dtype", NO_LORA),
+    LATER("model_args", "use_dora", CRI_BOOL, "false", NULL), /* PEFT's, and the next */
+    LATER("model_args", "init_lora_weights", CRI_ANY, "true", NULL),
+    NONE("model_args", "autocast_adapter_dtype", OWN_MASTERS),
     NONE("model_args", "device_map", "device_mapping says where a role's ranks are"),
     DEAD("model_args", "flash_attn"),
 

@@ -269,6 +269,45 @@ static void bind_model_path(cr_config *c, cr_node *model, cr_worker_config *w)
     cr_free(name);
 }
 
+static bool are_same_adapters(const cr_lora_keys *a, const cr_lora_keys *b)
+{
+    return a->target && b->target && strcmp(a->target, b->target) == 0 && a->rank == b->rank &&
+           a->alpha == b->alpha && a->use_rslora == b->use_rslora;
+}
+
+/* Adapters are trained, and the engine has those that are trained: its keys may repeat them, as ROLL wants it. */
+static void bind_lora(cr_config *c, cr_node *model, cr_worker_config *w, cr_diagnostics *d)
+{
+    static const char *const with[] = {"lora_rank", "lora_alpha", "use_rslora"};
+    cr_lora_keys *l = &w->lora;
+    const cr_node *target = cr_node_get(model, "lora_target");
+
+    l->target = cri_text_of(model, "lora_target");
+    l->rank = cri_int_of(model, "lora_rank");
+    l->alpha =
+        cri_is_given(model, "lora_alpha") ? cri_real_of(model, "lora_alpha") : 2 * (double)l->rank;
+    l->use_rslora = cri_flag_of(model, "use_rslora");
+    for (size_t i = 0; i < CR_COUNT(with) && !l->target; i++)
+        if (cri_is_in_file(model, with[i]))
+            cr_diagnose_unused(d, cr_node_get(model, with[i])->place, with[i],
+                               "there is no lora_target beside it");
+    if (!l->target) return;
+    if (w == &c->train) {
+        if (w->stage || w->freeze_module_prefix)
+            cr_diagnose(d, CR_ERROR, target->place,
+                        "lora_target: all but the adapters is frozen (leave %s out)",
+                        w->stage ? "stage" : "freeze_module_prefix");
+    } else if (w == &c->infer) {
+        if (!are_same_adapters(l, &c->train.lora))
+            cr_diagnose_unused(d, target->place, "lora_target",
+                               "the engine has the adapters of actor_train, and these are others");
+    } else {
+        cr_diagnose_unused(d, target->place, "lora_target", "%s has no adapters", w->name);
+        cr_free(l->target);
+        l->target = NULL;
+    }
+}
+
 static void bind_model(cr_config *c, cr_node *model, bool is_train, cr_worker_config *w,
                        cr_diagnostics *d)
 {
@@ -284,6 +323,7 @@ static void bind_model(cr_config *c, cr_node *model, bool is_train, cr_worker_co
     if (w->stage && w->freeze_module_prefix)
         cr_diagnose(d, CR_ERROR, cr_node_get(model, "stage")->place,
                     "stage: freeze_module_prefix says what is frozen, too (leave one of them out)");
+    bind_lora(c, model, w, d);
     w->moe_aux_loss_coef =
         cri_is_given(model, "moe_aux_loss_coef") ? cri_real_of(model, "moe_aux_loss_coef") : -1;
     w->ulysses_size = cri_int_of(model, "ulysses_size");

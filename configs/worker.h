@@ -78,6 +78,14 @@ typedef struct cr_service_keys {
     int64_t connections;      /* requests at once */
 } cr_service_keys;
 
+/* LoRA (docs/lora.md), as cr_adapter_options; target NULL: none. */
+typedef struct cr_lora_keys {
+    char *target;
+    int64_t rank;
+    double alpha;
+    bool use_rslora;
+} cr_lora_keys;
+
 /* What the ranks of a block do. */
 typedef enum cr_task {
     CR_TASK_TRAIN,    /* an optimizer and the commands of training: fsdp2_train */
@@ -92,6 +100,7 @@ typedef struct cr_worker_config {
     char *model_path;                                  /* model_args.model_name_or_path */
     cr_choice_dtype dtype, master_dtype, reduce_dtype; /* dtype: of compute */
     char *freeze_module_prefix, *stage;                /* or NULL, and not both */
+    cr_lora_keys lora; /* of actor_train and sft_train; the engine has the same */
     bool should_recompute;
     double moe_aux_loss_coef; /* -1: as config.json says */
     int64_t infer_batch_size;

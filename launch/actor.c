@@ -84,6 +84,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
                                                            ? (int64_t)a->config->exchange.timeout
                                                            : 0),
                             end_host, a};
+    cr_model_options options;
     int world_rank;
     char name[96];
 
@@ -100,7 +101,10 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &lease, &a->heart, err));
     cr_actor_note_clock(a);
     CR_TRY(open_device(a, err));
-    return cr_model_open(a->ranks->worker->model_path, &a->model, err);
+    options = cr_model_options_of(&a->config->train);
+    return cr_model_open_with(a->ranks->worker->model_path,
+                              a->ranks->worker->task == CR_TASK_SCORE ? NULL : &options, &a->model,
+                              err);
 }
 
 /* Its role and rank, and the role's environment before MPI starts threads. */

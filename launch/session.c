@@ -196,7 +196,9 @@ out:
 
 static cr_status open_model(const cr_session *s, const char *folder, cr_model **model, cr_err *err)
 {
-    CR_TRY(cr_model_open(folder, model, err));
+    const cr_model_options options = cr_model_options_of(s->keys);
+
+    CR_TRY(cr_model_open_with(folder, s->kind == CR_SESSION_TRAIN ? &options : NULL, model, err));
     cr_experts_set(*model, s->kind == CR_SESSION_GENERATE ? NULL : s->keys);
     if (s->kind == CR_SESSION_GENERATE) return CR_OK;
     if (s->is_of_run) /* as its ranks do */

@@ -384,6 +384,15 @@ out:
     return err->status;
 }
 
+static int64_t count_adapters(const cr_module *m)
+{
+    int64_t num = m->adapter != NULL;
+
+    for (size_t i = 0; i < m->num_children; i++)
+        num += count_adapters(m->children[i]);
+    return num;
+}
+
 static void describe(const bench *b, const cr_model *model, const cr_worker_config *w,
                      cr_plan_role *out)
 {
@@ -393,8 +402,11 @@ static void describe(const bench *b, const cr_model *model, const cr_worker_conf
         0; /* of all ranks: expert-parallel experts of other ranks are not here */
     for (size_t i = 0; i < model->num_params; i++) {
         out->num_elems += model->params[i]->num_elems;
-        if (model->params[i]->is_trainable) out->num_trained += model->params[i]->num_elems;
+        if (!model->params[i]->is_trainable) continue;
+        out->num_trained += model->params[i]->num_elems;
+        out->num_trained_tensors++;
     }
+    out->num_adapters = count_adapters(model->root);
     out->shard_elems = u->trained_shard.elems;
     out->hidden_size = model->config.hidden_size;
     out->num_units = u->num;

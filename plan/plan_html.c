@@ -483,7 +483,9 @@ static void role(cr_buf *out, const cr_plan *p, size_t index)
     cr_buf_addf(out, " on %d rank%s, %s parameters", r->mesh.num_ranks,
                 r->mesh.num_ranks == 1 ? "" : "s", many((double)r->num_elems, text));
     if (r->is_train && r->num_trained < r->num_elems)
-        cr_buf_addf(out, ", %s of them trained", many((double)r->num_trained, text));
+        cr_buf_addf(out, ", %s of them trained (%.3g %%)", many((double)r->num_trained, text),
+                    100 * (double)r->num_trained / (double)r->num_elems);
+    if (r->num_adapters) cr_buf_addf(out, ": adapters of %lld modules", (long long)r->num_adapters);
     if (r->step_flops > 0)
         cr_buf_addf(out, ", %s operations of floating point a step and rank",
                     many(r->step_flops, text));

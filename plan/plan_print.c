@@ -182,7 +182,11 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_
                     m->num_dp, m->num_ulysses);
     cr_buf_addf(out, "  %.4g billion parameters", (double)r->num_elems / 1e9);
     if (r->is_train && r->num_trained < r->num_elems)
-        cr_buf_addf(out, ", %.4g of them trained", (double)r->num_trained / 1e9);
+        cr_buf_addf(out, ", %.4g of them trained (%.3g %%)", (double)r->num_trained / 1e9,
+                    100 * (double)r->num_trained / (double)r->num_elems);
+    if (r->num_adapters)
+        cr_buf_addf(out, ": adapters of %lld modules in %lld tensors", (long long)r->num_adapters,
+                    (long long)r->num_trained_tensors);
     if (r->num_units)
         cr_buf_addf(out, ", %zu units, at most %d gathered at a time", r->num_units,
                     r->max_units_alive);
@@ -430,6 +434,8 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
                 r->mesh.num_ulysses);
     number(out, "parameters", r->num_elems);
     number(out, "trained", r->num_trained);
+    number(out, "trained_tensors", r->num_trained_tensors);
+    number(out, "adapters", r->num_adapters);
     number(out, "shard_elements", r->shard_elems);
     number(out, "units", (int64_t)r->num_units);
     number(out, "max_units_alive", r->max_units_alive);

@@ -32,12 +32,13 @@ static void add_model(cr_needs *needs, const char *path)
 /* Elements of the largest unit so far, and of all that are trained; a model that cannot be read is found elsewhere. */
 static void count_elems(const cr_worker_config *w, int64_t *largest, int64_t *trained)
 {
+    const cr_model_options options = cr_model_options_of(w);
     cr_wrap_policy policy = cr_wrap_policy_of(w);
     cr_model *model = NULL;
     cr_units units = {0};
     cr_err ignored = {0};
 
-    if (cr_model_open(w->model_path, &model, &ignored) == CR_OK &&
+    if (cr_model_open_with(w->model_path, &options, &model, &ignored) == CR_OK &&
         cr_model_prepare(model, w, true, &ignored) == CR_OK && w->ep_size <= 1 &&
         cr_units_build(model, &policy, 1, &units, &ignored) == CR_OK) {
         for (size_t i = 0; i < units.num; i++)

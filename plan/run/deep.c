@@ -71,12 +71,13 @@ static cr_status check_tokenizer(const char *folder, cr_err *err)
 static cr_status check_tree(const struct cr_role_ranks *ranks, cr_err *err)
 {
     const cr_worker_config *w = ranks->worker;
+    const cr_model_options options = cr_model_options_of(w);
     cr_wrap_policy policy = cr_wrap_policy_of(w);
     cr_model *model = NULL;
     cr_units units = {0};
 
     if (!w->model_path || w->num_devices < 1) return CR_OK;
-    if (cr_model_open(w->model_path, &model, err) == CR_OK &&
+    if (cr_model_open_with(w->model_path, &options, &model, err) == CR_OK &&
         cr_model_prepare(model, w, true, err) == CR_OK &&
         (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
          check_learners(model, ranks->name, err) == CR_OK) &&

@@ -56,11 +56,13 @@ static void arithmetic(cr_plan *p)
 static cr_status open_model(const char *folder, const cr_worker_config *train, bool should_freeze,
                             cr_model **out, cr_err *err)
 {
+    const cr_model_options options = cr_model_options_of(train),
+                           *with = should_freeze ? &options : NULL;
     json_t *known = cr_dir_exists(folder) ? NULL : cr_shape_config(folder);
 
     if (known)
-        cr_note(cr_model_build(known, NULL, out, err));
-    else if (cr_model_open(folder, out, err) != CR_OK)
+        cr_note(cr_model_build_with(known, NULL, with, out, err));
+    else if (cr_model_open_with(folder, with, out, err) != CR_OK && err->status != CR_ECONFIG)
         cr_fail_add(err,
                     "the plan needs the model's config.json (pretrain=FOLDER; known by name are "
                     "Qwen/Qwen3-0.6B to 235B-A22B, Qwen/Qwen2.5-0.5B to 72B, "

@@ -100,7 +100,7 @@ for world in 8 64; do
     plan $q8 llm_judge $world
 done
 plan 7615616512 llm_judge 32 pretrain=Qwen/Qwen2.5-7B-Instruct actor_train.model_args.ulysses_size=2
-plan $q8 lora_target 16 actor_train.model_args.lora_target=all-linear actor_train.model_args.lora_rank=16
+plan 8234382336 '"trained":43646976,"trained_tensors":504,"adapters":252' 16 actor_train.model_args.lora_target=all-linear actor_train.model_args.lora_rank=16
 plan $a3 llm_judge 32 pretrain=Qwen/Qwen3-30B-A3B actor_train.strategy_args.strategy_config.ep_size=8 \
     "actor_train.strategy_args.strategy_config.wrap_policy={moe_experts: [Qwen3MoeExperts]}"
 # the judge on devices of actor_train: who is on the fullest devices, what helps, and what runs instead of the engines of the file
