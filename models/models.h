@@ -44,6 +44,7 @@ typedef struct cr_param {
     float init_std;    /* of NORMAL; of UNIFORM the largest */
     bool is_trainable;
     bool is_added;   /* by cr_model_options: a checkpoint may lack it (cr_weights_fill) */
+    bool is_adapter; /* A or B of a cr_adapter */
     bool is_fp32;    /* of a module that is */
     bool is_product; /* a kernel multiplies by it: a Linear's, or a table that is one's, too */
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
@@ -112,6 +113,7 @@ struct cr_model {
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
     cr_towers towers;
     cr_module *tower;           /* what runs over images, with its projector; NULL: none */
+    const char *adapter_folder; /* cr_adapter_options.folder */
     struct cr_model_parts *own; /* memory of the tree */
 };
 
@@ -126,8 +128,9 @@ typedef struct cr_adapter_options {
      * or, with one of * $ | ( in it, a regular expression of whole names. NULL: no adapters. */
     const char *target;
     int64_t rank;
-    double alpha;    /* scale: alpha / rank */
-    bool use_rslora; /* alpha / sqrt(rank) */
+    double alpha;       /* scale: alpha / rank */
+    bool use_rslora;    /* alpha / sqrt(rank) */
+    const char *folder; /* PEFT's, with the values (models/files/peft.h); NULL: first values */
 } cr_adapter_options;
 typedef struct cr_model_options {
     cr_head_kind head;

@@ -2,6 +2,7 @@
 #include "models/weights.h"
 
 #include "base/hub.h"
+#include "models/files/peft.h"
 #include "models/files/safetensors.h"
 #include "models/models_impl.h"
 
@@ -11,10 +12,32 @@
 
 struct cr_weights {
     cr_tensors *tensors;
+    cr_tensors *adapter; /* of PEFT's folder; NULL: none */
     const cr_model *model;
 };
 
 /* ---- which tensor is which parameter ---- */
+
+/* The files that have the parameter. */
+static const cr_tensors *tensors_of(const cr_weights *w, const cr_param *p)
+{
+    return p->is_adapter && w->adapter ? w->adapter : w->tensors;
+}
+
+/* A tensor of its own, by the parameter's name or its other spelling. */
+static const cr_tensor *find_own(const cr_weights *w, const cr_param *p)
+{
+    const cr_tensors *in = tensors_of(w, p);
+    const char *const names[] = {p->name, p->alias};
+    const cr_tensor *found = NULL;
+
+    for (int i = 0; i < 2 && names[i] && !found; i++) {
+        char *name = in == w->adapter ? cr_peft_tensor_name(names[i]) : cr_strdup(names[i]);
+        found = cr_tensors_find(in, name);
+        cr_free(name);
+    }
+    return found;
+}
 
 /* Where a parameter's elements lie: a tensor of its shape, or a part of one that holds all experts of a
  * layer, as Transformers 5 keeps them: gate_up_proj [E, 2 m, h], gate first, and down_proj [E, h, m]. */
@@ -86,9 +109,8 @@ static bool is_stacked(const cr_weights *w, const cr_param *p, const source *oth
 
 static source find_source(const cr_weights *w, const cr_param *p)
 {
-    source s = {.tensor = cr_tensors_find(w->tensors, p->name), .num_dims = p->num_dims};
+    source s = {.tensor = find_own(w, p), .num_dims = p->num_dims};
 
-    if (!s.tensor && p->alias) s.tensor = cr_tensors_find(w->tensors, p->alias);
     if (s.tensor) {
         memcpy(s.shape, p->shape, sizeof s.shape);
         return s;
@@ -124,31 +146,36 @@ static void list_name(name_list *list, const char *name)
         snprintf(list->text + used, sizeof list->text - used, "%s%.80s", used ? ", " : "", name);
 }
 
-static cr_status match_names(cr_weights *w, const char *folder, cr_err *err)
+/* in: the checkpoint's, or the adapter's, which must have all of its parameters. */
+static cr_status match_names(const cr_weights *w, const cr_tensors *in, const char *folder,
+                             cr_err *err)
 {
-    bool *is_used = CR_NEW_ARRAY(bool, w->tensors->num_tensors + 1);
+    const bool is_adapter = in == w->adapter;
+    const char *what = is_adapter ? "adapter" : "checkpoint";
+    bool *is_used = CR_NEW_ARRAY(bool, in->num_tensors + 1);
     name_list missing = {0}, unexpected = {0};
 
     for (size_t i = 0; i < w->model->num_params; i++) {
-        source s = find_source(w, w->model->params[i]);
+        const cr_param *p = w->model->params[i];
+        source s = find_source(w, p);
+        if (tensors_of(w, p) != in) continue;
         if (s.tensor)
-            is_used[s.tensor - w->tensors->tensor] = true;
-        else if (!w->model->params[i]->is_added)
-            list_name(&missing, w->model->params[i]->file_name);
+            is_used[s.tensor - in->tensor] = true;
+        else if (is_adapter || !p->is_added)
+            list_name(&missing, p->file_name);
     }
-    for (size_t i = 0; i < w->tensors->num_tensors; i++) {
-        const char *name = w->tensors->tensor[i].name;
-        if (!is_used[i] && !is_left_alone(name)) list_name(&unexpected, name);
+    for (size_t i = 0; i < in->num_tensors; i++) {
+        const char *name = in->tensor[i].name;
+        if (!is_used[i] && (is_adapter || !is_left_alone(name))) list_name(&unexpected, name);
     }
     cr_free(is_used);
     if (missing.num)
-        return cr_fail(err, CR_EFORMAT,
-                       "%s: the checkpoint lacks %zu parameters of the model: %s%s", folder,
-                       missing.num, missing.text, missing.num > 3 ? ", .." : "");
+        return cr_fail(err, CR_EFORMAT, "%s: the %s lacks %zu parameters of the model: %s%s",
+                       folder, what, missing.num, missing.text, missing.num > 3 ? ", .." : "");
     if (unexpected.num)
         return cr_fail(err, CR_EFORMAT,
-                       "%s: the checkpoint has %zu tensors that the model does not know: %s%s",
-                       folder, unexpected.num, unexpected.text, unexpected.num > 3 ? ", .." : "");
+                       "%s: the %s has %zu tensors that the model does not know: %s%s", folder,
+                       what, unexpected.num, unexpected.text, unexpected.num > 3 ? ", .." : "");
     return CR_OK;
 }
 
@@ -162,14 +189,23 @@ static void write_shape(char text[80], const int64_t *shape, int num_dims)
     snprintf(text + used, 80 - used, "]");
 }
 
-static cr_status match_shapes(const cr_weights *w, const char *folder, cr_err *err)
+static bool is_dtype_fine(const cr_tensor *t, bool is_adapter)
 {
+    return strcmp(t->dtype, "F32") == 0 || strcmp(t->dtype, "BF16") == 0 ||
+           strcmp(t->dtype, "F16") == 0 || (is_adapter && strcmp(t->dtype, "F64") == 0);
+}
+
+static cr_status match_shapes(const cr_weights *w, const cr_tensors *in, const char *folder,
+                              cr_err *err)
+{
+    const bool is_adapter = in == w->adapter;
+
     for (size_t i = 0; i < w->model->num_params; i++) {
         source s = find_source(w, w->model->params[i]);
         const cr_tensor *t = s.tensor;
         bool is_same;
         char got[80], want[80];
-        if (!t) continue; /* it was added */
+        if (!t || tensors_of(w, w->model->params[i]) != in) continue; /* added, or not of these */
         is_same = t->num_dims == s.num_dims;
         for (int d = 0; is_same && d < s.num_dims; d++)
             is_same = t->shape[d] == s.shape[d];
@@ -177,14 +213,38 @@ static cr_status match_shapes(const cr_weights *w, const char *folder, cr_err *e
         write_shape(want, s.shape, s.num_dims);
         if (!is_same)
             return cr_fail(err, CR_EFORMAT,
-                           "%s: tensor '%s' of %s has shape %s, the model's config.json wants %s",
-                           folder, t->name, t->file, got, want);
-        if (strcmp(t->dtype, "F32") != 0 && strcmp(t->dtype, "BF16") != 0 &&
-            strcmp(t->dtype, "F16") != 0)
+                           "%s: tensor '%s' of %s has shape %s, the model's config.json wants %s%s",
+                           folder, t->name, t->file, got, want,
+                           is_adapter ? " with r of " CR_PEFT_CONFIG : "");
+        if (!is_dtype_fine(t, is_adapter))
             return cr_fail(err, CR_EFORMAT, "%s: tensor '%s' is %s, expected F32, BF16 or F16",
                            folder, t->name, t->dtype);
     }
     return CR_OK;
+}
+
+static cr_status match(const cr_weights *w, const cr_tensors *in, const char *folder, cr_err *err)
+{
+    CR_TRY(match_names(w, in, folder, err));
+    return match_shapes(w, in, folder, err);
+}
+
+static cr_status open_adapter(cr_weights *w, cr_err *err)
+{
+    const char *folder = w->model->adapter_folder;
+    char *path;
+
+    if (!folder) return CR_OK;
+    path = cr_path_join(folder, CR_PEFT_TENSORS);
+    if (!cr_file_exists(path))
+        cr_fail(err, CR_EFORMAT,
+                "%s has no " CR_PEFT_TENSORS
+                " (adapter_model.bin of older PEFT is not read: load and save it with PEFT)",
+                folder);
+    else
+        cr_note(cr_tensors_open(path, &w->adapter, err));
+    cr_free(path);
+    return err->status;
 }
 
 cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **out, cr_err *err)
@@ -195,8 +255,9 @@ cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **
 
     *out = NULL;
     w->model = model;
-    if (cr_tensors_open(folder, &w->tensors, err) == CR_OK &&
-        match_names(w, folder, err) == CR_OK && match_shapes(w, folder, err) == CR_OK)
+    if (open_adapter(w, err) == CR_OK && cr_tensors_open(folder, &w->tensors, err) == CR_OK &&
+        match(w, w->tensors, folder, err) == CR_OK &&
+        (!w->adapter || match(w, w->adapter, model->adapter_folder, err) == CR_OK))
         *out = w;
     else
         cr_weights_close(w);
@@ -208,6 +269,7 @@ void cr_weights_close(cr_weights *w)
 {
     if (!w) return;
     cr_tensors_close(w->tensors);
+    cr_tensors_close(w->adapter);
     cr_free(w);
 }
 

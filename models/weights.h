@@ -24,7 +24,8 @@
 
 typedef struct cr_weights cr_weights;
 
-/* name: a MODEL in Hugging Face layout, one file or shards with an index (base/hub.h). */
+/* name: a MODEL in Hugging Face layout, one file or shards with an index (base/hub.h). A and B of adapters come from
+ * the adapter's folder, if the model was built with one. */
 CR_MUST cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **out,
                                   cr_err *err);
 void cr_weights_close(cr_weights *weights); /* accepts NULL */

@@ -48,7 +48,7 @@ static cr_status add_one(cr_module *m, const cr_adapter_options *o, cr_err *err)
     a->init = CR_INIT_UNIFORM; /* kaiming_uniform with a = sqrt(5) */
     a->init_std = (float)(1 / sqrt((double)in));
     b->init = CR_INIT_ZEROS;
-    a->is_added = b->is_added = true;
+    a->is_added = b->is_added = a->is_adapter = b->is_adapter = true;
     return CR_OK;
 }
 
@@ -142,6 +142,8 @@ cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err 
     if (o->rank < 1 || !isfinite(o->alpha))
         return cr_fail(err, CR_ECONFIG, "adapters of rank %lld and alpha %g", (long long)o->rank,
                        o->alpha);
+    if (o->folder)
+        model->adapter_folder = cr_arena_strndup(model->own->arena, o->folder, strlen(o->folder));
     list_linears(model->root, &all);
     cr_note(strpbrk(o->target, "*$|(") ? add_like(&all, o, err) : add_listed(&all, o, err));
     freeze_base(model->root);

@@ -1,0 +1,431 @@
+/* models_peft.c -- folders of PEFT: one that PEFT saved (tests/parity/peft, by peft_folder.py) gives PEFT's log-probs; what is
+ * written is read again, and PEFT reads it:
+ *
+ *     build/release/unit_models_peft FOLDER && python tests/parity/peft_folder.py --check FOLDER
+ *
+ * and what is refused, by its name. // also on far
+ */
+#include "models/files/peft.h"
+#include "models/files/safetensors.h"
+#include "tests/golden_texts.h"
+#include "tests/temp_folder.h"
+
+static const char of_peft[] = "tests/parity/peft";
+static const char *folder = temp_folder; /* of what tests write, or of the command line */
+
+static char *path_of(const char *name)
+{
+    return cr_path_join(folder, name);
+}
+
+static json_t *read_json(const char *in, const char *name)
+{
+    char *path = cr_path_join(in, name);
+    json_t *json = NULL;
+    cr_err err = {0};
+
+    must(cr_json_read_file(path, &json, &err), &err);
+    cr_free(path);
+    return json;
+}
+
+static void write_json(const char *in, const char *name, const json_t *json)
+{
+    char *path = cr_path_join(in, name);
+
+    assert_int_equal(json_dump_file(json, path, JSON_INDENT(2)), 0);
+    cr_free(path);
+}
+
+/* ---- folders that tests write ---- */
+
+/* A value as a file of dtype has it; returns what it is then. */
+static float store(cr_dtype dtype, float value, double *stored)
+{
+    *stored = (double)value;
+    if (dtype == CR_F64) return value;
+    cr_cast_host(dtype, stored, CR_F32, &value, 1);
+    cr_cast_host(CR_F32, &value, dtype, stored, 1);
+    return value;
+}
+
+/* The adapter's parameters, or all others, in a file. */
+static void write_tensors(const char *path, const cr_model *model, bool is_adapter, cr_dtype dtype)
+{
+    cr_tensor_spec *specs = CR_NEW_ARRAY(cr_tensor_spec, model->num_params);
+    const cr_param **of = CR_NEW_ARRAY(const cr_param *, model->num_params);
+    char **names = CR_NEW_ARRAY(char *, model->num_params);
+    cr_tensor_writer *writer;
+    size_t num = 0;
+    cr_err err = {0};
+
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *p = model->params[i];
+        if (p->is_adapter != is_adapter) continue;
+        names[num] = is_adapter ? cr_peft_tensor_name(p->name) : cr_strdup(p->name);
+        specs[num] = (cr_tensor_spec){names[num], dtype, p->num_dims, {p->shape[0], p->shape[1]}};
+        of[num++] = p;
+    }
+    must(cr_tensor_writer_open(path, specs, num, &writer, &err), &err);
+    for (size_t i = 0; i < num; i++) {
+        for (int64_t e = 0; e < of[i]->num_elems; e++) {
+            double stored;
+            store(dtype, value_of(of[i], e), &stored);
+            must(cr_tensor_writer_put(writer, i, e, e + 1, &stored, &err), &err);
+        }
+        cr_free(names[i]);
+    }
+    must(cr_tensor_writer_close(writer, &err), &err);
+    cr_free(specs);
+    cr_free(of);
+    cr_free(names);
+}
+
+static cr_model *build(const cr_adapter_options *adapters)
+{
+    const cr_model_options options = {.adapters = adapters ? *adapters : (cr_adapter_options){0}};
+    json_t *golden = read_json(of_peft, "model.json");
+    cr_err err = {0};
+    cr_model *model;
+
+    must(cr_model_build_with(json_object_get(golden, "config"), NULL, &options, &model, &err),
+         &err);
+    json_decref(golden);
+    return model;
+}
+
+static char *make_folder(const char *name)
+{
+    char *path = path_of(name);
+    cr_err err = {0};
+
+    must(cr_mkdirs(path, &err), &err);
+    return path;
+}
+
+static void write_base(void)
+{
+    char *base = make_folder("base"), *path = cr_path_join(base, "model.safetensors");
+    json_t *golden = read_json(of_peft, "model.json");
+    cr_model *model = build(NULL);
+
+    write_json(base, "config.json", json_object_get(golden, "config"));
+    write_tensors(path, model, false, CR_F32);
+    cr_model_free(model);
+    json_decref(golden);
+    cr_free(base);
+    cr_free(path);
+}
+
+static void write_adapter(const char *name, const cr_adapter_options *o, cr_dtype dtype)
+{
+    char *to = make_folder(name), *path = cr_path_join(to, CR_PEFT_TENSORS);
+    cr_model *model = build(o);
+    cr_err err = {0};
+
+    must(cr_peft_config_write(to, o, "org/base", &err), &err);
+    write_tensors(path, model, true, dtype);
+    cr_model_free(model);
+    cr_free(to);
+    cr_free(path);
+}
+
+/* ---- a model from files ---- */
+
+static cr_status open_files(const char *adapter, model_bench *b, cr_err *err)
+{
+    cr_model_options options = {0};
+    char *base = path_of("base"), *name = NULL;
+
+    *b = (model_bench){0};
+    CR_TRY_GOTO(out, cr_peft_config_read(adapter, &options.adapters, &name, err));
+    CR_TRY_GOTO(out, cr_model_open_with(base, &options, &b->model, err));
+    CR_TRY_GOTO(out, cr_device_open(cr_device_default(), 1, &b->dev, err));
+    CR_TRY_GOTO(out, cr_full_weights_load(&b->full, b->model, b->dev, CR_F32, base, err));
+    b->tape = cr_stack_create(b->dev);
+    b->scratch = cr_stack_create(b->dev);
+    b->state = cr_pass_state_create();
+out:
+    cr_peft_options_fini(&options.adapters);
+    cr_free(base);
+    cr_free(name);
+    return err->status;
+}
+
+/* The log-probs of a folder's model; returns how many there are. */
+static size_t run_folder(const char *adapter, float *log_probs)
+{
+    cr_outputs out = {{log_probs}};
+    cr_err err = {0};
+    model_bench b;
+    cr_pass pass;
+    inputs in;
+
+    must(open_files(adapter, &b, &err), &err);
+    make_inputs(&in);
+    pass = pass_of(&b, &in, &(cr_pass){.dtype = CR_F32});
+    pass.tape = NULL;
+    must(cr_model_forward(b.model, &pass, &out, &err), &err);
+    model_bench_close(&b);
+    return 21;
+}
+
+static void check_refusal(const char *adapter, const char *sentence)
+{
+    cr_err err = {0};
+    model_bench b;
+
+    if (open_files(adapter, &b, &err) == CR_OK) fail_msg("%s was read, not: %s", adapter, sentence);
+    if (!strstr(err.msg, sentence) || strchr(err.msg, '\n'))
+        fail_msg("'%s', expected '%s'", err.msg, sentence);
+    cr_model_free(b.model);
+    cr_full_weights_fini(&b.full);
+    if (b.dev) cr_device_close(b.dev);
+}
+
+/* ---- tests ---- */
+
+static void numbers_of_peft(void **state)
+{
+    json_t *golden = read_json(of_peft, "model.json"), *want = json_object_get(golden, "log_probs");
+    float log_probs[MAX_TOKENS];
+    cr_adapter_options o;
+    cr_err err = {0};
+    char *base;
+
+    (void)state;
+    must(cr_peft_config_read(of_peft, &o, &base, &err), &err);
+    assert_string_equal(o.target, "q_proj,layers.1.mlp.down_proj,v_proj");
+    assert_int_equal(o.rank, 2);
+    assert_true(o.alpha == 3 && o.use_rslora && !base);
+    cr_peft_options_fini(&o);
+    assert_int_equal(run_folder(of_peft, log_probs), json_array_size(want));
+    for (size_t t = 0; t < json_array_size(want); t++)
+        check_near(log_probs[t], json_number_value(json_array_get(want, t)), 1e-5);
+    json_decref(golden);
+}
+
+static const struct {
+    const char *name;
+    cr_adapter_options o;
+} written[] = {
+    {"list", {" q_proj , layers.1.mlp.down_proj", 3, 16, false, NULL}},
+    {"one", {"o_proj", 1, 0.5, true, NULL}},
+    {"regex", {"model\\.layers\\.[01]\\.(mlp|self_attn)\\.[a-z]+_proj", 4, 8, false, NULL}},
+    {"all-linear", {"all-linear", 2, 7, false, NULL}},
+};
+
+/* What was written is read again, in the bits of the model that it was written from. */
+static void round_trips(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(written); i++) {
+        const cr_adapter_options *o = &written[i].o;
+        char *at = path_of(written[i].name), *base;
+        float got[MAX_TOKENS] = {0}, want[MAX_TOKENS] = {0};
+        cr_adapter_options read;
+        cr_outputs out = {{want}};
+        cr_err err = {0};
+        model_bench b;
+        cr_pass pass;
+        inputs in;
+        write_adapter(written[i].name, o, CR_F32);
+        must(cr_peft_config_read(at, &read, &base, &err), &err);
+        assert_string_equal(read.target, i == 0 ? "q_proj,layers.1.mlp.down_proj" : o->target);
+        assert_true(read.rank == o->rank && read.alpha == o->alpha &&
+                    read.use_rslora == o->use_rslora);
+        assert_string_equal(base, "org/base");
+        assert_string_equal(read.folder, at);
+        cr_peft_options_fini(&read);
+        cr_free(base);
+        run_folder(at, got);
+        must(open_files(at, &b, &err), &err);
+        set_weights(&b);
+        make_inputs(&in);
+        pass = pass_of(&b, &in, &(cr_pass){.dtype = CR_F32});
+        must(cr_model_forward(b.model, &pass, &out, &err), &err);
+        model_bench_close(&b);
+        assert_memory_equal(got, want, sizeof got);
+        cr_free(at);
+    }
+}
+
+/* Each float dtype, as it is stored. */
+static void dtypes(void **state)
+{
+    static const cr_dtype all[] = {CR_F64, CR_BF16, CR_F16};
+    static const cr_adapter_options o = {"q_proj", 2, 4, false, NULL};
+    char *at = path_of("dtypes");
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(all); i++) {
+        const cr_param *p;
+        void *weights;
+        cr_err err = {0};
+        model_bench b;
+        write_adapter("dtypes", &o, all[i]);
+        must(open_files(at, &b, &err), &err);
+        weights = model_bench_weights(&b);
+        p = cr_model_find_param(b.model, "model.layers.1.self_attn.q_proj.lora_B.weight");
+        for (int64_t e = 0; e < p->num_elems; e++) {
+            const float *got = in_copy(weights, b.full.data, p->weight.data);
+            double stored;
+            assert_true(got[e] == store(all[i], value_of(p, e), &stored));
+        }
+        cr_free(weights);
+        model_bench_close(&b);
+    }
+    cr_free(at);
+}
+
+static void keys_that_are_refused(void **state)
+{
+    static const struct {
+        const char *key, *value,
+            *sentence; /* value NULL: the key is taken out; sentence NULL: it is read */
+    } cases[] = {
+        {"use_dora", "true", "use_dora is not available: let PEFT merge"},
+        {"peft_type", "\"IA3\"", "peft_type is IA3, and only LORA is available"},
+        {"peft_type", NULL, "peft_type is missing"},
+        {"modules_to_save", "[\"lm_head\"]", "modules_to_save is not available"},
+        {"rank_pattern", "{\"q_proj\": 4}", "rank_pattern is not available"},
+        {"alpha_pattern", "{\"q_proj\": 4}", "alpha_pattern is not available"},
+        {"layers_to_transform", "[0]", "layers_to_transform is not available"},
+        {"layers_to_transform", "0", "layers_to_transform is not available"},
+        {"target_parameters", "[\"mlp.experts.down_proj\"]", "target_parameters is not available"},
+        {"exclude_modules", "[\"q_proj\"]", "exclude_modules is not available"},
+        {"bias", "\"lora_only\"", "bias is not available"},
+        {"lora_bias", "true", "lora_bias is not available"},
+        {"fan_in_fan_out", "true", "fan_in_fan_out is not available"},
+        {"init_lora_weights", "\"pissa\"", "init_lora_weights is not available"},
+        {"init_lora_weights", "\"gaussian\"", NULL},
+        {"alora_invocation_tokens", "[1]", "alora_invocation_tokens is not available"},
+        {"of_another_version", "{\"a\": 1}", "of_another_version is not available"},
+        {"of_another_version", "{}", NULL},
+        {"lora_dropout", "0.1", NULL},
+        {"r", "0", "r must be an integer from 1"},
+        {"r", "2.0", "r must be an integer from 1"},
+        {"r", "9223372036854775807", "r must be an integer from 1"},
+        {"r", "3", "has shape [2, 64], the model's config.json wants [3, 64] with r of"},
+        {"lora_alpha", "\"16\"", "lora_alpha must be a number"},
+        {"lora_alpha", "1e300", "lora_alpha must be a number"},
+        {"use_rslora", "1", "use_rslora must be true or false"},
+        {"target_modules", NULL, "target_modules must be a list"},
+        {"target_modules", "[]", "target_modules must be a list"},
+        {"target_modules", "\"\"", "target_modules must be a list"},
+        {"target_modules", "[\"q_proj\", 3]", "target_modules must be a list"},
+        {"target_modules", "[\"q_proj,v_proj\"]", "target_modules must be a list"},
+        {"target_modules", "[\"q_prj\"]",
+         "'q_prj' matches no Linear of the model (is it 'q_proj'?)"},
+        {"target_modules", "\"q_proj\"", "matches no Linear"}, /* whole names, as PEFT has it */
+        {"target_modules", "\"(.*[.]q_proj\"", "parenthesis"},
+        {"target_modules", "[\"q_proj\", \"v_proj\"]",
+         "the adapter has 2 tensors that the model does not know: "
+         "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight, "},
+        {"target_modules", "[\"q_proj\", \"v_proj\", \"mlp.down_proj\"]",
+         "the adapter lacks 2 parameters of the model: "
+         "model.layers.0.mlp.down_proj.lora_A.weight, "},
+    };
+    char *at = make_folder("refused"), *from = cr_path_join(of_peft, CR_PEFT_TENSORS),
+         *to = cr_path_join(at, CR_PEFT_TENSORS), *config = cr_path_join(at, CR_PEFT_CONFIG);
+    cr_buf tensors = {0};
+    cr_err err = {0};
+
+    (void)state;
+    check_refusal("/no/such/adapter", "/no/such/adapter");
+    check_refusal(at, "has no " CR_PEFT_CONFIG);
+    must(cr_file_write_atomic(config, "[1", 2, &err), &err);
+    check_refusal(at, "not valid JSON");
+    must(cr_file_write_atomic(config, "[1]", 3, &err), &err);
+    check_refusal(at, "expected an object");
+    must(cr_file_read(from, &tensors, &err), &err);
+    must(cr_file_write_atomic(to, tensors.data, tensors.num_bytes, &err), &err);
+    cr_buf_free(&tensors);
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        json_t *json = read_json(of_peft, CR_PEFT_CONFIG);
+        if (cases[i].value)
+            json_object_set_new(json, cases[i].key,
+                                json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        else
+            json_object_del(json, cases[i].key);
+        write_json(at, CR_PEFT_CONFIG, json);
+        json_decref(json);
+        if (cases[i].sentence) {
+            check_refusal(at, cases[i].sentence);
+        } else {
+            float log_probs[MAX_TOKENS];
+            run_folder(at, log_probs);
+        }
+    }
+    cr_free(at);
+    cr_free(from);
+    cr_free(to);
+    cr_free(config);
+}
+
+/* Files of tensors that are cut, or not there. */
+static void tensors_that_are_refused(void **state)
+{
+    static const cr_adapter_options o = {"q_proj", 2, 4, false, NULL};
+    char *at = path_of("cut"), *path = cr_path_join(at, CR_PEFT_TENSORS);
+    cr_buf tensors = {0};
+    cr_err err = {0};
+
+    (void)state;
+    write_adapter("cut", &o, CR_F32);
+    must(cr_file_read(path, &tensors, &err), &err);
+    must(cr_file_write_atomic(path, tensors.data, tensors.num_bytes / 2, &err), &err);
+    check_refusal(at, CR_PEFT_TENSORS);
+    memcpy(strstr(tensors.data + 8, "F32"), "I32", 3);
+    must(cr_file_write_atomic(path, tensors.data, tensors.num_bytes, &err), &err);
+    check_refusal(at, "is I32, expected F32, BF16 or F16");
+    must(cr_remove_tree(path, &err), &err);
+    check_refusal(at, "has no " CR_PEFT_TENSORS " (adapter_model.bin");
+    cr_buf_free(&tensors);
+    cr_free(at);
+    cr_free(path);
+}
+
+/* For peft_folder.py --check. */
+static void write_for_check(void)
+{
+    write_base();
+    for (size_t i = 0; i < CR_COUNT(written); i++) {
+        char *at = path_of(written[i].name);
+        float log_probs[MAX_TOKENS];
+        json_t *list = json_array();
+        size_t num;
+        write_adapter(written[i].name, &written[i].o, CR_F32);
+        num = run_folder(at, log_probs);
+        for (size_t t = 0; t < num; t++)
+            json_array_append_new(list, json_real((double)log_probs[t]));
+        write_json(at, "log_probs.json", list);
+        json_decref(list);
+        cr_free(at);
+    }
+}
+
+static int set_up(void **state)
+{
+    if (make_temp_folder(state) != 0) return -1;
+    write_base();
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_of_peft),
+        cmocka_unit_test(round_trips),
+        cmocka_unit_test(dtypes),
+        cmocka_unit_test(keys_that_are_refused),
+        cmocka_unit_test(tensors_that_are_refused),
+    };
+
+    if (argc == 2) {
+        folder = argv[1];
+        write_for_check();
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, set_up, remove_temp_folder);
+}
