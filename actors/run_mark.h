@@ -24,6 +24,6 @@ CR_MUST cr_status cr_run_mark_check(const char *folder, const char *key, const c
 void cr_run_mark_remove(const char *folder);
 
 /* File 0 to CR_WRITTEN_FILES - 1 of CR_FIELD_WRITTEN, below the checkpoint; owned by the caller. */
-char *cr_written_name(const char *role, int file);
+char *cr_written_name(const char *role, int file, bool has_adapters);
 
 #endif

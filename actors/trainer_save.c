@@ -19,9 +19,9 @@ static const cr_save_kind kinds[] = {[CR_FILES_SHARED] = CR_SAVE_SHARED,
 
 _Static_assert((int)CR_WRITTEN_FILES == (int)CR_SAVED_FILES, "numbers of all files");
 
-char *cr_written_name(const char *role, int file)
+char *cr_written_name(const char *role, int file, bool has_adapters)
 {
-    char *path = cr_saved_path(".", role, file), *name = cr_strdup(path + 2);
+    char *path = cr_saved_path(".", role, file, has_adapters), *name = cr_strdup(path + 2);
 
     cr_free(path);
     return name;

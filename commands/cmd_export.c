@@ -1,5 +1,6 @@
 /* cmd_export.c -- croll export: the MODEL folder of one role out of a checkpoint. */
 #include "commands/commands.h"
+#include "models/files/peft.h"
 #include "pipelines/checkpoint.h"
 #include "strategies/checkpoint.h"
 
@@ -88,10 +89,12 @@ static cr_status choose(const char *checkpoint, const char *role, char **source,
 /* The model in parts of the ranks (checkpoint_config.hosts: each), put together. */
 static cr_status join(const char *checkpoint, const char *source, const char *to, cr_err *err)
 {
-    char *path = cr_path_join(to, "model.safetensors");
+    char *config = cr_path_join(to, CR_PEFT_CONFIG),
+         *path = cr_path_join(to, cr_file_exists(config) ? CR_PEFT_TENSORS : "model.safetensors");
     bool is_parted;
 
     cr_note(cr_saved_join_model(checkpoint, strrchr(source, '/') + 1, path, &is_parted, err));
+    cr_free(config);
     cr_free(path);
     return err->status;
 }

@@ -114,7 +114,8 @@ struct cr_model {
     cr_towers towers;
     cr_module *tower;           /* what runs over images, with its projector; NULL: none */
     const char *adapter_folder; /* cr_adapter_options.folder */
-    struct cr_model_parts *own; /* memory of the tree */
+    const struct cr_adapter_options *adapters; /* as it was built; NULL: none */
+    struct cr_model_parts *own;                /* memory of the tree */
 };
 
 /* What a model is to have that config.json does not say; {0}: nothing. */

@@ -536,10 +536,12 @@ size_t cr_checkpoint_roles(const char *path, char *roles[CR_CHECKPOINT_MAX_ROLES
     size_t num = 0;
 
     while (dir && num < CR_CHECKPOINT_MAX_ROLES && (entry = readdir(dir))) {
-        char *config = cr_asprintf("%s/%s/config.json", path, entry->d_name);
-        if (entry->d_name[0] != '.' && cr_file_exists(config))
+        char *config = cr_asprintf("%s/%s/config.json", path, entry->d_name),
+             *adapter = cr_asprintf("%s/%s/adapter_config.json", path, entry->d_name);
+        if (entry->d_name[0] != '.' && (cr_file_exists(config) || cr_file_exists(adapter)))
             roles[num++] = cr_strdup(entry->d_name);
         cr_free(config);
+        cr_free(adapter);
     }
     if (dir) closedir(dir);
     qsort(roles, num, sizeof *roles, by_name);

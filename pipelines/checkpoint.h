@@ -43,7 +43,7 @@ CR_MUST cr_status cr_checkpoint_finish(const char *output_dir, const char *folde
                                        double lag_s, cr_err *err);
 /* Check every file of a checkpoint against its manifest; parts on other hosts, if they are here, too. */
 CR_MUST cr_status cr_checkpoint_verify(const char *path, cr_err *err);
-/* The roles whose MODEL a checkpoint holds (folders with config.json), in order of their names: owned
+/* The roles whose MODEL a checkpoint holds (folders with config.json, or of adapters), in order of their names: owned
  * by the caller. Returns their number. */
 enum { CR_CHECKPOINT_MAX_ROLES = 16 };
 size_t cr_checkpoint_roles(const char *path, char *roles[CR_CHECKPOINT_MAX_ROLES]);

@@ -106,15 +106,16 @@ cr_status cr_saver_poll(cr_saver *s, cr_err *err)
 }
 
 /* What the replies of all ranks of a role say, into written[CR_WRITTEN_FILES + ranks]. */
-static cr_status add_up(const cr_record *replies, int num_ranks, const char *role,
+static cr_status add_up(const cr_record *replies, const struct cr_role_ranks *ranks,
                         cr_written *written, size_t *num_written, cr_err *err)
 {
+    const char *role = ranks->name;
     cr_written *shard = written + CR_WRITTEN_FILES;
 
     for (int i = 0; i < CR_WRITTEN_FILES; i++)
-        written[i].name = cr_written_name(role, i);
+        written[i].name = cr_written_name(role, i, ranks->worker->lora.target);
     *num_written = CR_WRITTEN_FILES;
-    for (int r = 0; r < num_ranks; r++) {
+    for (int r = 0; r < ranks->num; r++) {
         const char *name, *host, *hex;
         const void *data;
         const uint64_t *of;
@@ -158,7 +159,7 @@ static cr_status commit(const cr_saver *s, const cr_role_call *call, cr_err *err
         const struct cr_role_ranks *ranks = &s->run->layout.role[role];
         size_t num_of_role;
         if (!ranks->num || !cr_ask_is_for(call->ask, (cr_role)role)) continue;
-        cr_note(add_up(replies, ranks->num, ranks->name, written + num, &num_of_role, err));
+        cr_note(add_up(replies, ranks, written + num, &num_of_role, err));
         num += num_of_role;
         replies += ranks->num;
     }

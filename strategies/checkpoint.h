@@ -24,9 +24,11 @@ typedef struct cr_save_args {
     const char *tag;        /* CR_SAVE_EACH: a name of this save in the names of the parts */
 } cr_save_args;
 
-enum { CR_SAVED_FILES = 4 }; /* master, m, v, MODEL's model.safetensors */
-/* FOLDER/state/ROLE.master, .. ; owned by the caller. */
-char *cr_saved_path(const char *folder, const char *role, int file);
+enum {
+    CR_SAVED_FILES = 4
+}; /* master, m, v, MODEL's model.safetensors or adapter_model.safetensors */
+/* FOLDER/state/ROLE.master, .. ; has_adapters: adapters alone are trained. Owned by the caller. */
+char *cr_saved_path(const char *folder, const char *role, int file, bool has_adapters);
 
 /* What a rank has written: what the commit of a checkpoint looks for. */
 typedef struct cr_saved {
@@ -38,7 +40,7 @@ typedef struct cr_saved {
     int64_t shard_bytes;
 } cr_saved;
 
-/* Write this rank's part: FOLDER/<role>/ (MODEL in param_dtype) and FOLDER/state/<role>.* (masters
+/* Write this rank's part: FOLDER/<role>/ (MODEL in param_dtype; of a model with adapters PEFT's folder of them, in float32) and FOLDER/state/<role>.* (masters
  * and moments by parameter name, readable by any world). Returns once this rank's masters and moments are copied or sent, and with
  * CR_SAVE_GATHERED the parts of other hosts have come; a thread writes
  * the rest while training goes on. One save at a time: the next one first waits for the last. Collective. */

@@ -224,7 +224,7 @@ static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t 
 static cr_status read_own(reader *r, int file, cr_err *err)
 {
     static _Thread_local float block[CRI_PUT_BYTES / 4];
-    char *path = cr_saved_path(r->folder, r->role, file);
+    char *path = cr_saved_path(r->folder, r->role, file, r->f->model->adapters);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0) cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
@@ -247,7 +247,7 @@ static cr_status read_own(reader *r, int file, cr_err *err)
 static cr_status put_file(const reader *r, cri_records *to, int file, cr_err *err)
 {
     static _Thread_local char block[CRI_PUT_BYTES];
-    char *path = cr_saved_path(r->folder, r->role, file);
+    char *path = cr_saved_path(r->folder, r->role, file, r->f->model->adapters);
     FILE *in = fopen(path, "rb");
     int64_t at = 0;
     size_t n;
@@ -457,9 +457,25 @@ static cr_status read_states(reader *r, cr_err *err)
     return CR_OK;
 }
 
+/* Adapters belong to the weights that they were trained with. Another dtype has other sums. Collective. */
+static cr_status check_base(reader *r, cr_err *err)
+{
+    const char *then = json_string_value(json_object_get(r->index, "base"));
+    char now[CRI_BASE_TEXT];
+
+    if (!r->f->model->adapters || !then) return CR_OK;
+    CR_TRY(cri_base_text(r->f, now, err));
+    if (strcmp(then, now) == 0 || strncmp(then, now, strcspn(now, " ")) != 0) return CR_OK;
+    return cr_fail(err, CR_ECONFIG,
+                   "%s has adapters of another base than %s (go on with the model that they were "
+                   "trained with)",
+                   r->folder, r->f->args.source);
+}
+
 static cr_status read_all(reader *r, cr_err *err)
 {
     cr_fsdp *f = r->f;
+    bool has_frozen; /* in the checkpoint; the base of adapters is not */
 
     CR_TRY(read_index(r, err));
     f->num_updates = json_integer_value(json_object_get(r->index, "updates"));
@@ -467,11 +483,13 @@ static cr_status read_all(reader *r, cr_err *err)
         f->loss_scale = json_number_value(json_object_get(r->index, "loss_scale"));
         f->num_good_updates = json_integer_value(json_object_get(r->index, "good_updates"));
     }
+    CR_TRY(check_base(r, err));
     cr_note(list_ranges(r, err));
     CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));
-    if (f->units.num_frozen && (r->shards || !r->are_all_here)) CR_TRY(open_spool(r, err));
+    has_frozen = f->units.num_frozen && !f->model->adapters;
+    if (has_frozen && (r->shards || !r->are_all_here)) CR_TRY(open_spool(r, err));
     CR_TRY(read_states(r, err));
-    return f->units.num_frozen ? read_frozen(r, err) : CR_OK;
+    return has_frozen ? read_frozen(r, err) : CR_OK;
 }
 
 cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, bool is_here,

@@ -10,6 +10,7 @@
  */
 #include "base/children.h"
 #include "base/digest.h"
+#include "models/files/peft.h"
 #include "strategies/saved.h"
 
 #include <dirent.h>
@@ -52,9 +53,11 @@ struct cri_save {
     cr_device *dev;
     char *model_folder, *state_folder, *model_source, *index_path;
     cr_dtype dtype;
-    json_t *shards;       /* CR_SAVE_EACH: those of all ranks */
-    cr_buf header, index; /* of the lead */
-    cri_put put;          /* where pieces go */
+    const cr_adapter_options *adapters; /* of the model, or NULL */
+    char base[CRI_BASE_TEXT];           /* theirs, which is not written */
+    json_t *shards;                     /* CR_SAVE_EACH: those of all ranks */
+    cr_buf header, index;               /* of the lead */
+    cri_put put;                        /* where pieces go */
     void *ctx;
     cr_saved saved;
     /* the writer */
@@ -158,11 +161,11 @@ static void list_model(cr_fsdp *f, struct cri_save *s, const cri_model_plan *p)
             is_trained ? &f->units.unit[i / 2].trained : &f->units.unit[i / 2].frozen;
         for (size_t k = 0; k < flat->num_params; k++) {
             int64_t begin, end, at;
-            if (!cri_is_writer(f, flat)) continue;
+            if (!cri_is_writer(f, flat) || (s->adapters && !flat->params[k]->is_adapter)) continue;
             if (!cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at)) continue;
             piece w = {.file = CRI_FILE_MODEL,
                        .from = cri_shard_dtype(f, flat, is_trained),
-                       .to = cri_dtype(f, flat),
+                       .to = cri_model_dtype(f, flat->params[k]),
                        .num = (size_t)(end - begin)};
             w.at = cri_model_plan_find(p, flat->params[k]);
             if (flat->params[k]->stacked)
@@ -270,6 +273,7 @@ static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, 
     json_t *index = cri_state_index(f);
     cri_model_plan p;
 
+    if (s->adapters) json_object_set_new(index, "base", json_string(s->base));
     cri_model_plan_make(f, &p);
     list_model(f, s, &p);
     if (has_state) cr_note(list_state(f, s, json_object_get(index, "params"), err));
@@ -349,7 +353,7 @@ static cr_status reserve(const struct cri_save *s, cr_err *err)
 
 static cr_status write_small_files(struct cri_save *s, cr_err *err)
 {
-    CR_TRY(cri_model_copy_files(s->model_source, s->model_folder, s->dtype, err));
+    CR_TRY(cri_model_copy_files(s->model_source, s->model_folder, s->dtype, s->adapters, err));
     return s->index.num_bytes
                ? cr_file_write_atomic(s->index_path, s->index.data, s->index.num_bytes, err)
                : CR_OK;
@@ -481,6 +485,7 @@ static struct cri_save *new_save(cr_fsdp *f, const cr_save_args *a)
                            .is_here = a->is_here,
                            .dev = f->dev,
                            .dtype = f->args.param_dtype,
+                           .adapters = f->model->adapters,
                            .fds = {-1, -1, -1, -1},
                            .shard_fd = -1};
     s->model_folder = cr_path_join(a->folder, a->role);
@@ -488,7 +493,8 @@ static struct cri_save *new_save(cr_fsdp *f, const cr_save_args *a)
     s->index_path = cri_index_path(a->folder, a->role);
     s->model_source = cr_strdup(a->model_source);
     for (int i = 0; i < CR_SAVED_FILES && a->kind != CR_SAVE_EACH; i++)
-        if (i == CRI_FILE_MODEL || has_state) s->paths[i] = cr_saved_path(a->folder, a->role, i);
+        if (i == CRI_FILE_MODEL || has_state)
+            s->paths[i] = cr_saved_path(a->folder, a->role, i, s->adapters);
     return s;
 }
 
@@ -575,7 +581,9 @@ cr_status cr_fsdp_save_start(cr_fsdp *f, const cr_save_args *args, cr_err *err)
     f->save = new_save(f, args);
     f->saved = (cr_saved){0};
     is_here = CR_NEW_ARRAY(bool, f->mesh->shape.num_ranks);
-    if (agree_places(f, args, is_here, err) == CR_OK) {
+    if (agree_places(f, args, is_here, err) == CR_OK && f->model->adapters)
+        cr_note(cri_base_text(f, f->save->base, err));
+    if (err->status == CR_OK) {
         cr_note(prepare(f, args, err));
         cr_note(cr_agree(f->mesh->group[CR_AXIS_ALL], "begin the checkpoint", err));
         if (err->status == CR_OK && args->kind == CR_SAVE_GATHERED)
@@ -614,10 +622,11 @@ cr_status cr_fsdp_save_wait(cr_fsdp *f, cr_saved *out, cr_err *err)
     return cr_agree(f->mesh->group[CR_AXIS_ALL], "write the checkpoint", err);
 }
 
-char *cr_saved_path(const char *folder, const char *role, int file)
+char *cr_saved_path(const char *folder, const char *role, int file, bool has_adapters)
 {
-    return file == CRI_FILE_MODEL ? cr_asprintf("%s/%s/model.safetensors", folder, role)
-                                  : cr_asprintf("%s/state/%s.%s", folder, role, states[file]);
+    if (file != CRI_FILE_MODEL) return cr_asprintf("%s/state/%s.%s", folder, role, states[file]);
+    return cr_asprintf("%s/%s/%s", folder, role,
+                       has_adapters ? CR_PEFT_TENSORS : "model.safetensors");
 }
 
 /* ---- parts of checkpoints that are gone ---- */

@@ -1,6 +1,7 @@
 /* saved.h -- a role's files in a checkpoint (strategies/ only): what save.c writes and resume.c reads.
  *
  *     ROLE/model.safetensors          MODEL in param_dtype, beside config.json and the tokenizer's files
+ *         or adapter_model.safetensors, beside adapter_config.json: adapters alone are trained, and the base is not written
  *     state/ROLE.master, .m, .v       raw float32, every trained parameter at the place that
  *     state/ROLE.json                 names: the files know nothing of ranks
  *
@@ -47,9 +48,15 @@ typedef struct cri_model_plan {
 void cri_model_plan_make(const cr_fsdp *f, cri_model_plan *p);
 void cri_model_plan_free(cri_model_plan *p);
 int64_t cri_model_plan_find(const cri_model_plan *p, const cr_param *param);
-/* config.json, tokenizer files, templates: everything but weights. */
+/* dtype of a parameter in MODEL. */
+cr_dtype cri_model_dtype(const cr_fsdp *f, const cr_param *param);
+/* Of a model with adapters: dtype and sum of the base, which a checkpoint does not have, however it is cut. Collective. */
+enum { CRI_BASE_TEXT = 32 };
+CR_MUST cr_status cri_base_text(cr_fsdp *f, char out[CRI_BASE_TEXT], cr_err *err);
+/* config.json, tokenizer files, templates: everything but weights. adapters: instead of the model's config theirs, whose base
+ * is `from`; or NULL. */
 CR_MUST cr_status cri_model_copy_files(const char *from, const char *to, cr_dtype dtype,
-                                       cr_err *err);
+                                       const cr_adapter_options *adapters, cr_err *err);
 
 /* ---- save.c ---- */
 

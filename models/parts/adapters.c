@@ -135,6 +135,16 @@ static void freeze_base(cr_module *m)
         freeze_base(m->children[i]);
 }
 
+static void keep_options(cr_model *model, const cr_adapter_options *o)
+{
+    cr_adapter_options *own = cri_alloc(model, sizeof *own);
+
+    *own = *o;
+    own->target = cr_arena_strndup(model->own->arena, o->target, strlen(o->target));
+    own->folder = model->adapter_folder;
+    model->adapters = own;
+}
+
 cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err *err)
 {
     linears all = {0};
@@ -144,6 +154,7 @@ cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err 
                        o->alpha);
     if (o->folder)
         model->adapter_folder = cr_arena_strndup(model->own->arena, o->folder, strlen(o->folder));
+    keep_options(model, o);
     list_linears(model->root, &all);
     cr_note(strpbrk(o->target, "*$|(") ? add_like(&all, o, err) : add_listed(&all, o, err));
     freeze_base(model->root);

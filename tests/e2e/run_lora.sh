@@ -1,0 +1,110 @@
+#!/bin/bash
+# run_lora.sh -- LoRA through `croll run`: sft and rlvr train adapters on 1 and 2 ranks with the same numbers; the base is never
+# written and stays as it is; checkpoints are PEFT's folders with the state, resumed exactly and on another number of ranks, and
+# refused with another base; the engine has the bits of training, and the policy those of its base before the first update.
+# Not covered: PEFT itself (tests/parity/peft_folder.py).
+# also on far
+. tests/e2e/run.inc
+quick_model
+lora=(lora_target=all-linear lora_rank=8)
+digests() { (cd $1 && sha256sum *); }
+base=$(digests $tmp/home/model) base_rl=$(digests $tmp/home/sft_model)
+
+# sft NAME RANKS [key=value ..]
+sft() {
+    local name=$1 ranks=$2
+    shift 2
+    log=$tmp/$name.log code=0
+    "$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model output_dir=$tmp/$name track_with=none max_steps=12 save_steps=6 \
+        "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" ${lora[@]/#/sft_train.model_args.} sft_train.training_args.learning_rate=0.01 \
+        sft_train.training_args.per_device_train_batch_size=8 sft_train.training_args.gradient_accumulation_steps=$((4 / ranks)) \
+        sft_train.training_args.lr_scheduler_type=constant sft_train.training_args.warmup_steps=0 \
+        "sft_train.device_mapping=list(range(0,$ranks))" sft_train.strategy_args.strategy_config.fsdp_size=$ranks "$@" >>$log 2>&1 </dev/null || code=$?
+}
+# went_on NAME: from checkpoint-6, as if the run had been killed after it
+went_on() {
+    rm -rf $tmp/$1/checkpoint-11
+    ln -sfn checkpoint-6 $tmp/$1/latest
+}
+falls() { values $1 $tmp/$2/metrics.jsonl | awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR > 1 && last < first - '$3') }' || fail "$2: $1 does not fall"; }
+
+sft one 1
+[ $code = 0 ] || fail "one: exit code $code"
+sft two 2
+[ $code = 0 ] || fail "two: exit code $code"
+falls sft_train/loss one 0.5
+for metric in sft_train/loss sft_train/grad_norm; do same one two $metric 12; done
+
+# PEFT's folder, and no weights of the base
+saved=$tmp/two/checkpoint-11/sft_train
+[ ! -e $saved/model.safetensors ] && [ ! -e $saved/config.json ] || fail "the base is in the checkpoint"
+grep -q '"peft_type": *"LORA"' $saved/adapter_config.json && grep -q '"r": *8\b' $saved/adapter_config.json && grep -q '"lora_alpha": *16\b' $saved/adapter_config.json || fail "adapter_config.json"
+"$CROLL" inspect $saved/adapter_model.safetensors >$tmp/tensors 2>&1 || fail "inspect: $(cat $tmp/tensors)"
+layers=$(grep -o '"num_hidden_layers": *[0-9]*' $tmp/home/model/config.json | grep -o '[0-9]*$')
+[ $(grep -c 'base_model.model.model.layers.[0-9]*.[a-z_.]*_proj.lora_[AB].weight' $tmp/tensors) = $((layers * 14)) ] || fail "names of tensors"
+"$CROLL" export $tmp/two/latest $tmp/adapter >/dev/null 2>&1 && cmp $tmp/adapter/adapter_model.safetensors $saved/adapter_model.safetensors ||
+    fail "the exported adapter"
+
+# exact on as many ranks, the same numbers on another number; another base is refused
+numbers=$(timeless $tmp/two/metrics.jsonl)
+cp $saved/adapter_model.safetensors $tmp/end
+went_on two
+sft two 2 resume_from_checkpoint=true
+[ $code = 0 ] && grep -q resuming $log || fail "resume: exit code $code"
+[ "$(timeless $tmp/two/metrics.jsonl)" = "$numbers" ] || fail "a resumed run has other numbers"
+cmp $saved/adapter_model.safetensors $tmp/end || fail "a resumed run ends with other adapters"
+cp -r $tmp/one $tmp/wide
+went_on wide
+sft wide 2 resume_from_checkpoint=true
+[ $code = 0 ] || fail "resume on 2 ranks: exit code $code"
+for metric in sft_train/loss sft_train/grad_norm; do same one wide $metric 12; done
+went_on wide
+sft wide 2 resume_from_checkpoint=true pretrain=$tmp/home/sft_model
+[ $code != 0 ] && grep -q 'has adapters of another base than' $log || fail "another base: exit code $code"
+[ "$(digests $tmp/home/model)" = "$base" ] || fail "the base has changed"
+
+# rlvr NAME [key=value ..]
+rlvr() {
+    job "$@" ${lora[@]/#/actor_train.model_args.} max_steps=4 save_steps=2 eval_steps=100 rollout_batch_size=16 \
+        actor_train.training_args.gradient_accumulation_steps=2 actor_train.training_args.learning_rate=5.0e-3 actor_train.training_args.warmup_steps=0
+    [ $code = 0 ] || fail "$1: exit code $code"
+    learned $1 4
+    [ "$(values actor/train_infer_diff_max $tmp/$1/metrics.jsonl | sort -u)" = 0 ] || fail "$1: generation and training differ"
+}
+rlvr policy
+rlvr bf16 actor_train.model_args.dtype=bf16 actor_infer.model_args.dtype=bf16 actor_train.strategy_args.strategy_config.param_dtype=bf16 \
+    actor_infer.strategy_args.strategy_config.param_dtype=bf16
+"$CROLL" inspect $tmp/bf16/latest/actor_train/adapter_model.safetensors | grep lora_ >$tmp/tensors && ! grep -v F32 $tmp/tensors >/dev/null || fail "bf16: adapters are not in float32"
+# the reference is the base: no distance at step 0, to the bit, and one afterwards
+rlvr kl use_kl_loss=true kl_loss_coef=0.01 \
+    "reference={model_args: {dtype: fp32}, strategy_args: {strategy_name: fsdp2_infer, strategy_config: {param_dtype: fp32}}, device_mapping: [0], infer_batch_size: 32}"
+values actor/kl_loss $tmp/kl/metrics.jsonl >$tmp/distances
+awk 'NR == 1 { first = $1 } NR == 4 { last = $1 } END { exit !(NR == 4 && first == 0 && last > 0) }' $tmp/distances || fail "distances from the base: $(tr '\n' ' ' <$tmp/distances)"
+numbers=$(timeless $tmp/policy/metrics.jsonl)
+rm -rf $tmp/policy/checkpoint-3
+ln -sfn checkpoint-2 $tmp/policy/latest
+rlvr policy resume_from_checkpoint=true
+[ "$(timeless $tmp/policy/metrics.jsonl)" = "$numbers" ] || fail "a resumed policy has other numbers"
+[ "$(digests $tmp/home/sft_model)" = "$base_rl" ] || fail "the base of the policy has changed"
+
+# what is said
+"$CROLL" plan configs/quickstart/sft.yaml pretrain=$tmp/home/model ${lora[@]/#/sft_train.model_args.} >$tmp/plan 2>&1 || fail "plan: $(cat $tmp/plan)"
+grep -q "of them trained ([0-9.]* %): adapters of $((layers * 7)) modules in $((layers * 14)) tensors" $tmp/plan || fail "the plan: $(grep trained $tmp/plan)"
+log=$tmp/said
+"$CROLL" config configs/quickstart/sft.yaml --deep pretrain=$tmp/home/model "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" \
+    sft_train.model_args.lora_target=q_prj >$log 2>&1 && fail "a target without a match is accepted"
+grep -q "target 'q_prj' matches no Linear of the model (is it '.*q_proj'?)" $log || fail "a target without a match"
+# said TEXT key=value ..
+said() {
+    local text=$1
+    shift
+    "$CROLL" config configs/quickstart/sft.yaml "$@" >$log 2>&1 || true
+    grep -q -- "$text" $log || fail "$*: '$text' is not said"
+}
+said "error: lora_target: all but the adapters is frozen (leave freeze_module_prefix out)" sft_train.model_args.lora_target=q_proj \
+    sft_train.model_args.freeze_module_prefix=model.norm
+said "note: lora_rank has no effect (there is no lora_target beside it)" sft_train.model_args.lora_rank=4
+for key in lora_dropout=0.1 use_dora=true init_lora_weights=pissa additional_target=lm_head adapter_name_or_path=somewhere; do
+    said "error: ${key%=*}: .*${key#*=}.* is not available yet" sft_train.model_args.lora_target=q_proj sft_train.model_args.$key
+done
+echo ok
