@@ -49,6 +49,7 @@ static int run(int argc, char **argv)
         {"stop", CR_OPT_LIST, &args.stop, "TEXT",
          "end an answer at this text; may be given again (generating_args.stop_strings)"},
         {"json", CR_OPT_FLAG, &args.has_json, NULL, "one JSON object a completion"},
+        CR_ADAPTER_OPTION(call.adapter),
         {"device", CR_OPT_STRING, &call.device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
         CR_HOSTS_OPTIONS(call.hosts),

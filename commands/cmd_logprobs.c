@@ -16,6 +16,7 @@ static int run(int argc, char **argv)
          "also the rank of every token: 1 + ids that are more likely"},
         {"logits", CR_OPT_STRING, &args.logits, "FILE",
          "also write float32 [tokens, vocabulary] per id to this safetensors file"},
+        CR_ADAPTER_OPTION(call.adapter),
         {"device", CR_OPT_STRING, &call.device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
         CR_HOSTS_OPTIONS(call.hosts),

@@ -63,6 +63,7 @@ static int run(int argc, char **argv)
         {"quiet", CR_OPT_FLAG, &args.is_quiet, NULL,
          "no notes on FILE, no line that says where it listens"},
         {"port-file", CR_OPT_STRING, &args.port_file, "FILE", "gets the number of the port"},
+        CR_ADAPTER_OPTION(call.adapter),
         {"device", CR_OPT_STRING, &call.device, "NAME",
          "cpu, cuda (never run on a GPU: docs/cuda.md); default: device of FILE, cpu of a MODEL"},
         CR_HOSTS_OPTIONS(call.hosts),

@@ -8,6 +8,7 @@
 #include "launch/ranks.h"
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
+#include "models/files/peft.h"
 #include "models/models.h"
 #include "models/weights.h"
 #include "samples/roles.h"
@@ -140,6 +141,17 @@ cr_status cr_session_read_role(cr_session *s, cr_session_kind kind, const char *
     return find_role(s, words->word[0], role, err);
 }
 
+cr_status cr_session_adapt(cr_session *s, const cr_session_call *call, cr_err *err)
+{
+    char *base;
+
+    if (!call->adapter) return CR_OK;
+    if (cr_peft_config_read(call->adapter, &s->options.adapters, &base, err) != CR_OK)
+        return cr_fail_add(err, "--adapter");
+    cr_free(base);
+    return CR_OK;
+}
+
 bool cr_session_launch(const cr_session *s, const cr_session_call *call, int *code)
 {
     const cr_hosts_args *where = &call->hosts;
@@ -196,9 +208,10 @@ out:
 
 static cr_status open_model(const cr_session *s, const char *folder, cr_model **model, cr_err *err)
 {
-    const cr_model_options options = cr_model_options_of(s->keys);
+    const cr_model_options of_keys = cr_model_options_of(s->keys), *options = &s->options;
 
-    CR_TRY(cr_model_open_with(folder, s->kind == CR_SESSION_TRAIN ? &options : NULL, model, err));
+    if (s->kind == CR_SESSION_TRAIN && !options->adapters.target) options = &of_keys;
+    CR_TRY(cr_model_open_with(folder, options, model, err));
     cr_experts_set(*model, s->kind == CR_SESSION_GENERATE ? NULL : s->keys);
     if (s->kind == CR_SESSION_GENERATE) return CR_OK;
     if (s->is_of_run) /* as its ranks do */
@@ -338,6 +351,7 @@ int cr_session_leave(cr_session *s, const cr_command *command, int code, const c
     cr_model_free(s->model);
     if (s->dev) cr_device_close(s->dev);
     cr_config_free(&s->config);
+    cr_peft_options_fini(&s->options.adapters);
     *s = (cr_session){0};
     return code;
 }

@@ -5,6 +5,7 @@
  * configs/. A command that works on several ranks does, in this order:
  *
  *     cr_session_read      keys; CR_OK on every rank or on none
+ *     cr_session_adapt     an adapter beside MODEL, if the call names one
  *     cr_session_launch    is this the process that only starts the ranks and waits for them?
  *     cr_session_join      the world: from here on it has a rank; or left to cr_session_open
  *     cr_session_open      device, mesh, model, weights
@@ -33,7 +34,8 @@ typedef enum cr_session_kind {
 
 typedef struct cr_session {
     cr_session_kind kind;
-    const char *folder; /* borrowed from words or keys */
+    const char *folder;       /* borrowed from words or keys */
+    cr_model_options options; /* of every model that it opens */
     cr_config config;
     const cr_worker_config *keys; /* in config */
     bool has_dtype;               /* a key says so */
@@ -64,10 +66,18 @@ typedef struct cr_session_call {
     const cr_command *command;
     int argc;
     char **argv;
-    cr_words words;     /* MODEL or FILE, and keys */
-    const char *device; /* of --device, or NULL */
+    cr_words words;      /* MODEL or FILE, and keys */
+    const char *device;  /* of --device, or NULL */
+    const char *adapter; /* of --adapter, a PEFT folder, or NULL */
     cr_hosts_args hosts;
 } cr_session_call;
+#define CR_ADAPTER_OPTION(value)                                                              \
+    {                                                                                         \
+        "adapter", CR_OPT_STRING, &(value), "DIR",                                            \
+            "a LoRA adapter in PEFT's layout; MODEL is its base and stays as it is, unmerged" \
+    }
+/* Local. CR_EFORMAT, CR_EABSENT: what of the folder is not available (models/files/peft.h). */
+CR_MUST cr_status cr_session_adapt(cr_session *session, const cr_session_call *call, cr_err *err);
 /* True: the call ran on several ranks, or failed; *code is the exit code of the command. */
 bool cr_session_launch(const cr_session *session, const cr_session_call *call, int *code);
 /* Collective. */

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "kernels/attention.h"
 #include "mesh/mesh.h"
+#include "models/files/peft.h"
 #include "models/models.h"
 #include "models/weights.h"
 #include "strategies/strategies.h"
@@ -30,9 +31,12 @@ static int by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* The digest of the sorted digests of all safetensors files: it does not depend on their names. */
-static cr_status digest_weights(const char *folder, char hex[CR_DIGEST_TEXT], cr_err *err)
+/* The digest of the sorted digests of all safetensors files, and of both files of an adapter (NULL: none): it does not
+ * depend on their names. */
+static cr_status digest_weights(const char *folder, const char *adapter, char hex[CR_DIGEST_TEXT],
+                                cr_err *err)
 {
+    static const char *const of_adapter[] = {CR_PEFT_CONFIG, CR_PEFT_TENSORS};
     DIR *dir = opendir(folder);
     struct dirent *entry;
     char(*digests)[CR_DIGEST_TEXT] = NULL;
@@ -48,6 +52,12 @@ static cr_status digest_weights(const char *folder, char hex[CR_DIGEST_TEXT], cr
         cr_free(path);
     }
     if (dir) closedir(dir);
+    for (size_t i = 0; adapter && i < CR_COUNT(of_adapter) && err->status == CR_OK; i++) {
+        char *path = cr_path_join(adapter, of_adapter[i]);
+        digests = cr_grow(digests, num, &capacity, sizeof *digests);
+        cr_note(cr_digest_file(path, digests[num++], NULL, err));
+        cr_free(path);
+    }
     if (num) qsort(digests, num, sizeof *digests, by_text);
     cr_digest_bytes(num ? digests[0] : "", num * sizeof *digests, hex);
     cr_free(digests);
@@ -98,7 +108,7 @@ static cr_status describe(cr_served *x, const char *template, cr_err *err)
         .num_eos = (size_t)c->num_eos,
         .created = time(NULL),
     };
-    if (!x->weights[0]) cr_note(digest_weights(folder, x->weights, err));
+    if (!x->weights[0]) cr_note(digest_weights(folder, x->model->adapter_folder, x->weights, err));
     if (err->status == CR_OK) cr_note(open_texts(x, folder, template, err));
     cr_free(folder);
     return err->status;
@@ -151,7 +161,7 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
         limits.max_model_len > m->session->keys->engine.max_model_len)
         limits.max_model_len = m->session->keys->engine.max_model_len;
     x->identity.max_model_len = limits.max_model_len;
-    CR_TRY(cr_model_open(x->folder, &x->sampled, err));
+    CR_TRY(cr_model_open_with(x->folder, &m->session->options, &x->sampled, err));
     cr_experts_set(x->sampled, NULL);
     if (!cr_fsdp_lend(x->fsdp, x->sampled))
         CR_TRY(cr_full_weights_load(&x->full, x->sampled, dev, x->dtype, x->folder, err));
@@ -312,7 +322,7 @@ static cr_status look_at(const cr_serve_models *m, const cr_served *old, cr_serv
         cr_serve_fail(error, 400, code, param, "there is no model %.300s", next->folder);
     else if (cr_model_open(folder, &model, &err) != CR_OK ||
              check_shape(old->model, model, &err) != CR_OK ||
-             digest_weights(folder, next->weights, &err) != CR_OK)
+             digest_weights(folder, NULL, next->weights, &err) != CR_OK)
         cr_serve_fail(error, 400, code, param, "%s", err.msg);
     else if (sha256 && !cr_digest_is(next->weights, sha256))
         cr_serve_fail(error, 409, "weights_mismatch", "weights_sha256",

@@ -41,6 +41,12 @@ static cr_status check(const serve *s, cr_err *err)
         return cr_fail(err, CR_EUSAGE, "--tls-cert and --tls-key are needed together");
     if (h->tls_ca && !h->tls_cert)
         return cr_fail(err, CR_EUSAGE, "--tls-ca needs --tls-cert and --tls-key");
+    if (s->call->adapter && s->models.num > 1)
+        return cr_fail(err, CR_EUSAGE, "--adapter is for one MODEL, and there are %zu",
+                       s->models.num);
+    if (s->call->adapter && o->can_update)
+        return cr_fail(err, CR_EUSAGE,
+                       "--allow-updates replaces whole models: it is not there with --adapter");
     if (s->models.service.max_logprobs < 0)
         return cr_fail(err, CR_EUSAGE, "--max-logprobs must not be negative");
     if (h->max_connections < 1 || h->max_connections > 1000000)
@@ -107,6 +113,8 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
         return cr_fail(err, CR_EUSAGE,
                        "--role is reference, teacher, actor_infer or rewards.DOMAIN, not %s",
                        s->args->role);
+    if (is_file && s->call->adapter)
+        return cr_fail(err, CR_EUSAGE, "--adapter is for a MODEL, not for a run's FILE");
     if (is_file) {
         CR_TRY(cr_session_read_role(&s->session, CR_SESSION_SERVE, role, words, s->args->is_quiet,
                                     err));
@@ -114,6 +122,7 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
         CR_TRY(take_named(s, words, err));
         CR_TRY(cr_session_read(&s->session, CR_SESSION_SERVE, &s->words, err));
         CR_TRY(cr_serve_keys_check(&s->words, err));
+        CR_TRY(cr_session_adapt(&s->session, s->call, err));
     }
     if (s->models.num) return CR_OK;
     return cr_serve_models_add(&s->models, s->args->name ? s->args->name : s->session.folder,

@@ -1,0 +1,100 @@
+#!/bin/bash
+# --adapter of croll generate, logprobs and serve: the log-probs of what was sampled are those of croll logprobs, bit for bit, in
+# fp32 and bf16, on 1 and 2 ranks and from the service; with B = 0 all answers are those of the base, byte for byte; other adapters give other
+# answers; what does not go together is refused.
+# also on far
+. tests/e2e/serve.inc
+. tests/e2e/adapters.inc
+quick_model
+model=$tmp/home/sft_model
+all="q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
+python3 $tmp/adapter.py $model $tmp/all 3 0.1 $all
+python3 $tmp/adapter.py $model $tmp/some 1 0.2 v_proj down_proj
+python3 $tmp/adapter.py $model $tmp/zero 4 0 $all
+for i in 1 2 3 4 5 6; do echo "{\"id\":\"l$i\",\"input_ids\":[1,20$i,1${i}7]}"; done >$tmp/prompts
+generate() { "$CROLL" generate $model --json --max-new-tokens 24 --temperature 1 --seed 3 --n 2 "$@" <$tmp/prompts; }
+
+cat >$tmp/sequences.py <<'PY' # completions to lines for logprobs
+import json, sys
+for i, line in enumerate(map(json.loads, sys.stdin)):
+    print(json.dumps({"id": i, "input_ids": line["prompt_ids"] + line["output_ids"]}))
+PY
+cat >$tmp/same.py <<'PY' # COMPLETIONS LOGPROBS: numbers as they are written, which read back as the same float32
+import json, sys
+read = lambda path: [json.loads(line, parse_float=str) for line in open(path)]
+completions, scored = map(read, sys.argv[1:])
+assert len(completions) == len(scored) == 12
+for c, s in zip(completions, scored):
+    assert c["logprobs"] == s["logprobs"][len(c["prompt_ids"]) - 1:] and len(c["logprobs"]) == len(c["output_ids"]) > 0, (c, s)
+PY
+
+for dtype in fp32 bf16; do
+    generate model_args.dtype=$dtype >$tmp/base
+    for adapter in all some; do
+        generate --adapter $tmp/$adapter model_args.dtype=$dtype >$tmp/$adapter.out
+        python3 $tmp/sequences.py <$tmp/$adapter.out >$tmp/sequences
+        for ranks in 1 2; do
+            "$CROLL" logprobs $model --adapter $tmp/$adapter model_args.dtype=$dtype "device_mapping=list(range(0,$ranks))" \
+                strategy_args.strategy_config.fsdp_size=$ranks <$tmp/sequences >$tmp/scored
+            python3 $tmp/same.py $tmp/$adapter.out $tmp/scored || fail "$adapter, $dtype, $ranks ranks: other log-probs than generation's"
+        done
+        "$CROLL" logprobs $model model_args.dtype=$dtype <$tmp/sequences | cmp -s - $tmp/scored && fail "$adapter has no effect on log-probs"
+        cmp -s $tmp/base $tmp/$adapter.out && fail "$adapter, $dtype: the answers of the base"
+    done
+    generate --adapter $tmp/all model_args.dtype=$dtype "device_mapping=list(range(0,2))" | cmp - $tmp/all.out || fail "generate on 2 ranks, $dtype"
+    cmp -s $tmp/all.out $tmp/some.out && fail "both adapters give the same answers"
+    generate --adapter $tmp/zero model_args.dtype=$dtype | cmp - $tmp/base || fail "B = 0, $dtype: not the answers of the base"
+    "$CROLL" logprobs $model --entropy model_args.dtype=$dtype <$tmp/sequences >$tmp/scored
+    "$CROLL" logprobs $model --entropy --adapter $tmp/zero model_args.dtype=$dtype <$tmp/sequences | cmp - $tmp/scored || fail "B = 0, $dtype: not the log-probs of the base"
+done
+
+# the service: samples and log-probs of both commands, another digest of the weights than the base's, which both files of the adapter have a part in
+cat >$tmp/service.py <<'PY'
+import json, sys, urllib.request
+url, completions, scored = sys.argv[1:]
+def post(path, body):
+    r = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(r, timeout=60))
+want = [json.loads(line) for line in open(scored)]
+for line in want:
+    x = post("/v1/completions", {"prompt": line["input_ids"], "max_tokens": 0, "prompt_logprobs": 0})["choices"][0]["prompt_logprobs"]
+    assert [next(iter(y.values()))["logprob"] for y in x[1:]] == line["logprobs"], line
+for line in map(json.loads, open(completions)):
+    x = post("/v1/completions", {"prompt": [line["prompt_ids"]], "max_tokens": 24, "temperature": 0, "logprobs": 0, "return_token_ids": True})["choices"][0]
+    assert x["token_ids"] == line["output_ids"] and x["logprobs"]["token_logprobs"] == line["logprobs"], (x, line)
+PY
+digest() { sed -n 's/.*weights \([0-9a-f]*\),.*/\1/p' $tmp/out; }
+greedy() { "$CROLL" generate $model --json --max-new-tokens 24 --temperature 0 model_args.dtype=fp32 "$@" <$tmp/prompts; }
+launch $model --access-log none model_args.dtype=fp32
+base=$(digest)
+stop
+for ranks in 1 2; do
+    launch $model --adapter $tmp/all --access-log none model_args.dtype=fp32 "device_mapping=list(range(0,$ranks))" strategy_args.strategy_config.fsdp_size=$ranks
+    greedy --adapter $tmp/all >$tmp/greedy
+    python3 $tmp/sequences.py <$tmp/all.out >$tmp/sequences
+    "$CROLL" logprobs $model --adapter $tmp/all model_args.dtype=fp32 <$tmp/sequences >$tmp/scored
+    python3 $tmp/service.py $url $tmp/greedy $tmp/scored || fail "the service on $ranks ranks"
+    one=$(digest)
+    stop
+done
+sed -i 's/"lora_alpha": 6/"lora_alpha": 7/' $tmp/all/adapter_config.json
+launch $model --adapter $tmp/all --access-log none model_args.dtype=fp32
+two=$(digest)
+stop
+[ "$base" != "$one" ] && [ "$one" != "$two" ] && [ "$base" != "$two" ] || fail "digests $base, $one, $two"
+
+refused() { # SENTENCE COMMAND ..
+    local code=0 sentence=$1
+    shift
+    timeout 60 "$CROLL" "$@" </dev/null >$tmp/refused 2>&1 || code=$?
+    [ $code != 0 ] && grep -qF -- "$sentence" $tmp/refused || fail "$*: exit code $code, $(cat $tmp/refused)"
+}
+refused "has no adapter_config.json" generate $model --adapter $model
+refused "/no/such" logprobs $model --adapter /no/such
+refused "--adapter is for one MODEL" serve a=$model b=$model --adapter $tmp/all
+refused "--adapter is for a MODEL" serve configs/quickstart/rlvr.yaml --adapter $tmp/all
+refused "--allow-updates replaces whole models" serve $model --adapter $tmp/all --allow-updates --no-auth
+sed -i 's/"bias": "none"/"bias": "all"/' $tmp/all/adapter_config.json
+refused "bias is not available" serve $model --adapter $tmp/all
+cp $tmp/some/adapter_config.json $tmp/zero
+refused "the adapter has" generate $model --adapter $tmp/zero
