@@ -1,5 +1,7 @@
-/* cmd_export.c -- croll export: the MODEL folder of one role out of a checkpoint. */
+/* cmd_export.c -- croll export: the MODEL folder of one role out of a checkpoint, or a MODEL with an adapter merged. */
+#include "base/hub.h"
 #include "commands/commands.h"
+#include "models/files/merge.h"
 #include "models/files/peft.h"
 #include "pipelines/checkpoint.h"
 #include "strategies/checkpoint.h"
@@ -40,7 +42,19 @@ static cr_status copy_file(const char *from, const char *to, cr_err *err)
     return err->status;
 }
 
-static cr_status copy_folder(const char *from, const char *to, cr_err *err)
+static bool is_weights(const char *file)
+{
+    static const char *const ends[] = {".safetensors", ".safetensors.index.json", ".bin",
+                                       ".bin.index.json"};
+    size_t num = strlen(file);
+
+    for (size_t i = 0; i < CR_COUNT(ends); i++)
+        if (num > strlen(ends[i]) && strcmp(file + num - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
+static cr_status copy_folder(const char *from, const char *to, bool has_weights, cr_err *err)
 {
     DIR *dir = opendir(from);
     struct dirent *entry;
@@ -48,7 +62,8 @@ static cr_status copy_folder(const char *from, const char *to, cr_err *err)
     if (!dir) return cr_fail(err, CR_EIO, "cannot read %s: %s", from, strerror(errno));
     while (err->status == CR_OK && (entry = readdir(dir))) {
         char *file = cr_path_join(from, entry->d_name), *target = cr_path_join(to, entry->d_name);
-        if (cr_file_exists(file)) cr_note(copy_file(file, target, err));
+        if (cr_file_exists(file) && (has_weights || !is_weights(entry->d_name)))
+            cr_note(copy_file(file, target, err));
         cr_free(file);
         cr_free(target);
     }
@@ -99,38 +114,65 @@ static cr_status join(const char *checkpoint, const char *source, const char *to
     return err->status;
 }
 
-static cr_status export(const cr_words *words, const char *role, cr_err *err)
+/* What OUT is made of. */
+typedef struct origin {
+    const char *from, *role, *adapter; /* from: a checkpoint; with an adapter a MODEL */
+    char *folder;                      /* that is copied, owned */
+} origin;
+
+static cr_status find(origin *o, cr_err *err)
 {
-    char *source, *partial;
+    if (!o->adapter) return choose(o->from, o->role, &o->folder, err);
+    if (o->role) return cr_fail(err, CR_EUSAGE, "--role is for a checkpoint, --merge for a MODEL");
+    o->folder = cr_hub_find(o->from);
+    return o->folder ? CR_OK : cr_hub_absent(o->from, err);
+}
+
+static cr_status fill(const origin *o, const char *to, cr_err *err)
+{
+    if (!o->adapter) CR_TRY(cr_checkpoint_verify(o->from, err));
+    CR_TRY(cr_remove_tree(to, err));
+    CR_TRY(cr_mkdirs(to, err));
+    CR_TRY(copy_folder(o->folder, to, !o->adapter, err));
+    return o->adapter ? cr_adapter_merge(o->folder, o->adapter, to, err)
+                      : join(o->from, o->folder, to, err);
+}
+
+static cr_status export(const cr_words *words, origin *o, cr_err *err)
+{
+    char *partial;
     const char *out;
 
-    if (words->num != 2) return cr_fail(err, CR_EUSAGE, "give CHECKPOINT and OUT, two folders");
+    if (words->num != 2)
+        return cr_fail(err, CR_EUSAGE, "give %s and OUT, two folders",
+                       o->adapter ? "MODEL" : "CHECKPOINT");
+    o->from = words->word[0];
     out = words->word[1];
     if (cr_dir_exists(out) || cr_file_exists(out))
         return cr_fail(err, CR_EUSAGE, "%s is there already: name a new folder", out);
-    CR_TRY(choose(words->word[0], role, &source, err));
+    CR_TRY(find(o, err));
     partial = cr_asprintf("%s.tmp", out);
-    if (cr_checkpoint_verify(words->word[0], err) == CR_OK &&
-        cr_remove_tree(partial, err) == CR_OK && cr_mkdirs(partial, err) == CR_OK &&
-        copy_folder(source, partial, err) == CR_OK &&
-        join(words->word[0], source, partial, err) == CR_OK && rename(partial, out) != 0)
+    if (fill(o, partial, err) == CR_OK && rename(partial, out) != 0)
         cr_fail(err, CR_EIO, "cannot rename %s: %s", partial, strerror(errno));
     if (err->status == CR_OK) {
-        printf("%s holds the model of %s\n", out, source);
+        printf("%s holds the model of %s%s%s\n", out, o->folder, o->adapter ? " with " : "",
+               o->adapter ? o->adapter : "");
     } else {
         cr_err ignored = {0};
         cr_note(cr_remove_tree(partial, &ignored));
     }
-    cr_free(source);
     cr_free(partial);
     return err->status;
 }
 
 static int run(int argc, char **argv)
 {
-    const char *role = NULL;
+    origin o = {0};
     const cr_option options[] = {
-        {"role", CR_OPT_STRING, &role, "ROLE", "actor_train, critic, ... (default: the only one)"},
+        {"role", CR_OPT_STRING, &o.role, "ROLE",
+         "actor_train, critic, ... (default: the only one)"},
+        {"merge", CR_OPT_STRING, &o.adapter, "DIR",
+         "a LoRA adapter in PEFT's layout, added to the weights of a MODEL, its base"},
     };
     cr_words words = {0};
     cr_err err = {0};
@@ -139,17 +181,18 @@ static int run(int argc, char **argv)
     if (cr_args_parse(&cr_command_export, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
         !is_help)
-        cr_note(export(&words, role, &err));
+        cr_note(export(&words, &o, &err));
     cr_words_free(&words);
+    cr_free(o.folder);
     return err.status ? cr_command_fail(&cr_command_export, &err) : 0;
 }
 
 const cr_command cr_command_export = {
     "export",
-    "export CHECKPOINT OUT [--role ROLE]",
-    "The model of a training checkpoint as a folder of its own, which Transformers loads. Every "
-    "file is "
-    "checked against the checkpoint's manifest first; OUT appears complete or not at all.",
+    "export CHECKPOINT OUT [--role ROLE] | export MODEL OUT --merge DIR",
+    "The model of a training checkpoint as a folder of its own, which Transformers loads, every "
+    "file checked against the checkpoint's manifest first; or a MODEL with an adapter in its "
+    "weights: W + scale B A in float32, rounded once. OUT appears complete or not at all.",
     "croll export output/quickstart/sft/latest output/quickstart/sft_model",
     run,
 };

@@ -1,5 +1,5 @@
 #!/bin/bash
-# --adapter of croll generate, logprobs and serve: the log-probs of what was sampled are those of croll logprobs, bit for bit, in
+# --adapter of croll generate, logprobs and serve, and croll export --merge: the log-probs of what was sampled are those of croll logprobs, bit for bit, in
 # fp32 and bf16, on 1 and 2 ranks and from the service; with B = 0 all answers are those of the base, byte for byte; other adapters give other
 # answers; what does not go together is refused.
 # also on far
@@ -77,6 +77,25 @@ for ranks in 1 2; do
     one=$(digest)
     stop
 done
+
+# merged: near the unmerged one in fp32, the base's weights with B = 0
+cat >$tmp/near.py <<'PY'
+import json, sys
+read = lambda path: [x for line in open(path) for x in json.loads(line)["logprobs"]]
+one, two, base = map(read, sys.argv[1:])
+far = lambda x: max(abs(a - b) for a, b in zip(x, one, strict=True))
+print(f"merged: {far(two):.2g} from the unmerged, which is {far(base):.2g} from the base")
+sys.exit(not far(two) < 1e-4 < 100 * 1e-4 < far(base))
+PY
+"$CROLL" export $model $tmp/merged --merge $tmp/all >/dev/null
+"$CROLL" export $model $tmp/same --merge $tmp/zero >/dev/null
+cmp $tmp/same/tokenizer.json $model/tokenizer.json
+logprobs() { "$CROLL" logprobs "$@" model_args.dtype=fp32 <$tmp/sequences; }
+logprobs $tmp/merged >$tmp/merged.out
+logprobs $model >$tmp/base
+python3 $tmp/near.py $tmp/scored $tmp/merged.out $tmp/base || fail "the merged model"
+logprobs $tmp/same | cmp - $tmp/base || fail "merged with B = 0"
+
 sed -i 's/"lora_alpha": 6/"lora_alpha": 7/' $tmp/all/adapter_config.json
 launch $model --adapter $tmp/all --access-log none model_args.dtype=fp32
 two=$(digest)
@@ -91,6 +110,10 @@ refused() { # SENTENCE COMMAND ..
 }
 refused "has no adapter_config.json" generate $model --adapter $model
 refused "/no/such" logprobs $model --adapter /no/such
+refused "is there already" export $model $tmp/merged --merge $tmp/all
+refused "--role is for a checkpoint" export $model $tmp/new --merge $tmp/all --role actor_train
+refused "has no adapter_config.json" export $model $tmp/new --merge $model
+[ ! -e $tmp/new ] && [ ! -e $tmp/new.tmp ] || fail "a refused export leaves a folder"
 refused "--adapter is for one MODEL" serve a=$model b=$model --adapter $tmp/all
 refused "--adapter is for a MODEL" serve configs/quickstart/rlvr.yaml --adapter $tmp/all
 refused "--allow-updates replaces whole models" serve $model --adapter $tmp/all --allow-updates --no-auth

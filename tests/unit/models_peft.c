@@ -5,6 +5,7 @@
  *
  * and what is refused, by its name. // also on far
  */
+#include "models/files/merge.h"
 #include "models/files/peft.h"
 #include "models/files/safetensors.h"
 #include "tests/golden_texts.h"
@@ -103,14 +104,14 @@ static char *make_folder(const char *name)
     return path;
 }
 
-static void write_base(void)
+static void write_base(const char *name, cr_dtype dtype)
 {
-    char *base = make_folder("base"), *path = cr_path_join(base, "model.safetensors");
+    char *base = make_folder(name), *path = cr_path_join(base, "model.safetensors");
     json_t *golden = read_json(of_peft, "model.json");
     cr_model *model = build(NULL);
 
     write_json(base, "config.json", json_object_get(golden, "config"));
-    write_tensors(path, model, false, CR_F32);
+    write_tensors(path, model, false, dtype);
     cr_model_free(model);
     json_decref(golden);
     cr_free(base);
@@ -386,10 +387,110 @@ static void tensors_that_are_refused(void **state)
     cr_free(path);
 }
 
+/* ---- merged ---- */
+
+static cr_tensors *open_tensors(const char *in)
+{
+    char *path = path_of(in);
+    cr_tensors *tensors;
+    cr_err err = {0};
+
+    must(cr_tensors_open(path, &tensors, &err), &err);
+    cr_free(path);
+    return tensors;
+}
+
+/* W + scale B A of float32 numbers, in float64. */
+static double exact(const cr_module *m, cr_dtype dtype, int64_t row, int64_t col)
+{
+    const cr_param *a = m->adapter->a->weight, *b = m->adapter->b->weight;
+    int64_t rank = b->shape[1], cols = a->shape[1];
+    double stored, sum = 0;
+
+    for (int64_t k = 0; k < rank; k++)
+        sum += (double)value_of(b, row * rank + k) * (double)value_of(a, k * cols + col);
+    return (double)store(dtype, value_of(m->weight, row * cols + col), &stored) +
+           (double)m->adapter->scale * sum;
+}
+
+/* Adapted weights are off by the rounding to their dtype and little more; all others have the bytes of the base. */
+static void check_merged(const char *base, const char *name, cr_dtype dtype,
+                         const cr_adapter_options *o)
+{
+    cr_tensors *before = open_tensors(base), *after = open_tensors(name);
+    cr_model *model = build(o);
+
+    assert_int_equal(before->num_tensors, after->num_tensors);
+    for (size_t i = 0; i < after->num_tensors; i++) {
+        const cr_tensor *t = &after->tensor[i], *old = cr_tensors_find(before, t->name);
+        char *module = cr_strndup(t->name, strlen(t->name) - strlen(".weight"));
+        const cr_module *m = cr_model_find_module(model, module);
+        cr_err err = {0};
+        cr_free(module);
+        assert_string_equal(t->dtype, old->dtype);
+        assert_int_equal(t->num_bytes, old->num_bytes);
+        if (!m || !m->adapter || strstr(t->name, ".bias")) {
+            assert_memory_equal(t->data, old->data, t->num_bytes);
+            continue;
+        }
+        for (int64_t e = 0; e < t->num_elems; e++) {
+            double want = exact(m, dtype, e / t->shape[1], e % t->shape[1]);
+            float got;
+            must(cr_tensor_read_f32(t, e, e + 1, &got, &err), &err);
+            check_near((double)got, want,
+                       ldexp(0.5, ilogb(want) - (dtype == CR_F32 ? 23 : 7)) + 2e-7);
+        }
+    }
+    cr_model_free(model);
+    cr_tensors_close(before);
+    cr_tensors_close(after);
+}
+
+static void merged(void **state)
+{
+    static const cr_adapter_options o = {"all-linear", 3, 5, false, NULL};
+    char *fp32 = path_of("base"), *bf16 = path_of("bf16"), *adapter = path_of("to_merge"),
+         *out = make_folder("merged"), *none = make_folder("none");
+    float unmerged[MAX_TOKENS] = {0}, in_weights[MAX_TOKENS] = {0};
+    cr_outputs outputs = {{in_weights}};
+    cr_err err = {0};
+    cr_model *model;
+    model_bench b = {0};
+    cr_pass pass;
+    inputs in;
+
+    (void)state;
+    write_adapter("to_merge", &o, CR_F32);
+    write_base("bf16", CR_BF16);
+    must(cr_adapter_merge(bf16, adapter, out, &err), &err);
+    check_merged("bf16", "merged", CR_BF16, &o);
+    must(cr_adapter_merge(fp32, adapter, out, &err), &err);
+    check_merged("base", "merged", CR_F32, &o);
+    run_folder(adapter, unmerged);
+    model = build(NULL);
+    b.model = model;
+    must(cr_device_open(cr_device_default(), 1, &b.dev, &err), &err);
+    must(cr_full_weights_load(&b.full, model, b.dev, CR_F32, out, &err), &err);
+    b.scratch = cr_stack_create(b.dev);
+    b.state = cr_pass_state_create();
+    make_inputs(&in);
+    pass = pass_of(&b, &in, &(cr_pass){.dtype = CR_F32});
+    must(cr_model_forward(model, &pass, &outputs, &err), &err);
+    for (int t = 0; t < 21; t++)
+        check_near((double)in_weights[t], (double)unmerged[t], 2e-5);
+    model_bench_close(&b);
+    assert_int_equal(cr_adapter_merge(fp32, none, out, &err), CR_EFORMAT);
+    cr_free(fp32);
+    cr_free(bf16);
+    cr_free(adapter);
+    cr_free(out);
+    cr_free(none);
+}
+
 /* For peft_folder.py --check. */
 static void write_for_check(void)
 {
-    write_base();
+    write_base("base", CR_F32);
     for (size_t i = 0; i < CR_COUNT(written); i++) {
         char *at = path_of(written[i].name);
         float log_probs[MAX_TOKENS];
@@ -408,7 +509,7 @@ static void write_for_check(void)
 static int set_up(void **state)
 {
     if (make_temp_folder(state) != 0) return -1;
-    write_base();
+    write_base("base", CR_F32);
     return 0;
 }
 
@@ -420,6 +521,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(dtypes),
         cmocka_unit_test(keys_that_are_refused),
         cmocka_unit_test(tensors_that_are_refused),
+        cmocka_unit_test(merged),
     };
 
     if (argc == 2) {

@@ -1,0 +1,165 @@
+/* merge.c -- see merge.h. Tensors are those of the base's files, by their names there. */
+#include "models/files/merge.h"
+
+#include "base/hub.h"
+#include "models/files/peft.h"
+#include "models/files/safetensors.h"
+#include "models/weights.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct merge {
+    char *folder; /* of the base */
+    cr_model *model;
+    cr_weights *weights;
+    cr_tensors *tensors; /* of the base */
+    cr_tensor_writer *writer;
+} merge;
+
+static cr_status dtype_of(const cr_tensor *t, cr_dtype *out, cr_err *err)
+{
+    static const struct {
+        const char *name;
+        cr_dtype dtype;
+    } known[] = {{"F32", CR_F32}, {"BF16", CR_BF16}, {"F16", CR_F16}, {"F64", CR_F64}};
+
+    for (size_t i = 0; i < CR_COUNT(known); i++)
+        if (strcmp(t->dtype, known[i].name) == 0) {
+            *out = known[i].dtype;
+            return CR_OK;
+        }
+    return cr_fail(err, CR_EFORMAT, "tensor '%s' of %s is %s, expected F32, BF16 or F16", t->name,
+                   t->file, t->dtype);
+}
+
+/* The Linear with an adapter whose weight the tensor is. */
+static const cr_module *find_adapted(const cr_module *m, const char *tensor)
+{
+    const cr_param *w = m->weight;
+    const cr_module *found = NULL;
+
+    if (m->adapter && (strcmp(w->name, tensor) == 0 || (w->alias && strcmp(w->alias, tensor) == 0)))
+        return m;
+    for (size_t i = 0; i < m->num_children && !found; i++)
+        found = find_adapted(m->children[i], tensor);
+    return found;
+}
+
+/* All of a parameter; owned by the caller. */
+static cr_status read_all(const merge *g, const cr_param *p, float **out, cr_err *err)
+{
+    *out = CR_NEW_ARRAY(float, (size_t)p->num_elems);
+    return cr_weights_read(g->weights, p, 0, p->num_elems, *out, err);
+}
+
+/* w += scale b A, a row of it. */
+static void add_row(float *w, float *delta, const float *b, const float *a, int64_t rank,
+                    int64_t cols, float scale)
+{
+    memset(delta, 0, (size_t)cols * sizeof *delta);
+    for (int64_t k = 0; k < rank; k++)
+        for (int64_t i = 0; i < cols; i++)
+            delta[i] += b[k] * a[k * cols + i];
+    for (int64_t i = 0; i < cols; i++)
+        w[i] += scale * delta[i];
+}
+
+/* w as it is stored; stored is room for it. */
+static cr_status put_row(const merge *g, const cr_tensor *t, size_t index, cr_dtype dtype,
+                         int64_t begin, float *w, float *stored, int64_t cols, cr_err *err)
+{
+    cr_cast_host(dtype, stored, CR_F32, w, (size_t)cols);
+    cr_cast_host(CR_F32, w, dtype, stored, (size_t)cols);
+    for (int64_t i = 0; i < cols; i++)
+        if (!isfinite(w[i]))
+            return cr_fail(err, CR_EFORMAT, "%s: with the adapter a number is not finite in %s",
+                           t->name, cr_dtype_name(dtype));
+    return cr_tensor_writer_put(g->writer, index, begin, begin + cols, stored, err);
+}
+
+static cr_status put_merged(const merge *g, const cr_module *m, const cr_tensor *t, size_t index,
+                            cr_dtype dtype, cr_err *err)
+{
+    const cr_param *b = m->adapter->b->weight;
+    int64_t rows = m->weight->shape[0], cols = m->weight->shape[1], rank = b->shape[1];
+    float *values_a = NULL, *values_b = NULL, *w = CR_NEW_ARRAY(float, (size_t)cols),
+          *other = CR_NEW_ARRAY(float, (size_t)cols);
+
+    cr_note(read_all(g, m->adapter->a->weight, &values_a, err));
+    if (err->status == CR_OK) cr_note(read_all(g, b, &values_b, err));
+    for (int64_t r = 0; r < rows && err->status == CR_OK; r++) {
+        cr_note(cr_tensor_read_f32(t, r * cols, (r + 1) * cols, w, err));
+        add_row(w, other, values_b + r * rank, values_a, rank, cols, m->adapter->scale);
+        cr_note(put_row(g, t, index, dtype, r * cols, w, other, cols, err));
+    }
+    cr_free(values_a);
+    cr_free(values_b);
+    cr_free(w);
+    cr_free(other);
+    return err->status;
+}
+
+static cr_status open_all(merge *g, const char *model, const char *adapter, cr_err *err)
+{
+    cr_model_options options = {0};
+    char *base;
+
+    g->folder = cr_hub_find(model);
+    if (!g->folder) return cr_hub_absent(model, err);
+    CR_TRY(cr_peft_config_read(adapter, &options.adapters, &base, err));
+    cr_free(base);
+    if (cr_model_open_with(g->folder, &options, &g->model, err) == CR_OK &&
+        cr_weights_open(g->folder, g->model, &g->weights, err) == CR_OK)
+        cr_note(cr_tensors_open(g->folder, &g->tensors, err));
+    cr_peft_options_fini(&options.adapters);
+    return err->status;
+}
+
+static cr_status open_writer(merge *g, const char *out, cr_err *err)
+{
+    size_t num = g->tensors->num_tensors;
+    cr_tensor_spec *specs = CR_NEW_ARRAY(cr_tensor_spec, num);
+    char *path = cr_path_join(out, "model.safetensors");
+
+    for (size_t i = 0; i < num && err->status == CR_OK; i++) {
+        const cr_tensor *t = &g->tensors->tensor[i];
+        specs[i] = (cr_tensor_spec){.name = t->name, .num_dims = t->num_dims};
+        memcpy(specs[i].shape, t->shape, sizeof t->shape);
+        cr_note(dtype_of(t, &specs[i].dtype, err));
+    }
+    if (err->status == CR_OK) cr_note(cr_tensor_writer_open(path, specs, num, &g->writer, err));
+    cr_free(specs);
+    cr_free(path);
+    return err->status;
+}
+
+static cr_status put_all(const merge *g, cr_err *err)
+{
+    for (size_t i = 0; i < g->tensors->num_tensors; i++) {
+        const cr_tensor *t = &g->tensors->tensor[i];
+        const cr_module *m = find_adapted(g->model->root, t->name);
+        cr_dtype dtype;
+        CR_TRY(dtype_of(t, &dtype, err));
+        CR_TRY(m ? put_merged(g, m, t, i, dtype, err)
+                 : cr_tensor_writer_put(g->writer, i, 0, t->num_elems, t->data, err));
+    }
+    return CR_OK;
+}
+
+cr_status cr_adapter_merge(const char *model, const char *adapter, const char *out, cr_err *err)
+{
+    merge g = {0};
+
+    if (open_all(&g, model, adapter, err) == CR_OK && open_writer(&g, out, err) == CR_OK)
+        cr_note(put_all(&g, err));
+    if (err->status == CR_OK)
+        cr_note(cr_tensor_writer_close(g.writer, err));
+    else
+        cr_tensor_writer_abort(g.writer);
+    cr_tensors_close(g.tensors);
+    cr_weights_close(g.weights);
+    cr_model_free(g.model);
+    cr_free(g.folder);
+    return err->status;
+}
