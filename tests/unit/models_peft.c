@@ -3,7 +3,9 @@
  *
  *     build/release/unit_models_peft FOLDER && python tests/parity/peft_folder.py --check FOLDER
  *
- * and what is refused, by its name. // also on far
+ * and what is refused, by its name.
+ * // also on far
+ * // also on cuda
  */
 #include "models/files/merge.h"
 #include "models/files/peft.h"
