@@ -3,6 +3,7 @@
 # fp32 and bf16, on 1 and 2 ranks and from the service; with B = 0 all answers are those of the base, byte for byte; other adapters give other
 # answers; what does not go together is refused.
 # also on far
+# also on cuda, long
 . tests/e2e/serve.inc
 . tests/e2e/adapters.inc
 quick_model
