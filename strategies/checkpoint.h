@@ -24,9 +24,8 @@ typedef struct cr_save_args {
     const char *tag;        /* CR_SAVE_EACH: a name of this save in the names of the parts */
 } cr_save_args;
 
-enum {
-    CR_SAVED_FILES = 4
-}; /* master, m, v, MODEL's model.safetensors or adapter_model.safetensors */
+/* master, m, v, MODEL's model.safetensors or adapter_model.safetensors */
+enum { CR_SAVED_FILES = 4 };
 /* FOLDER/state/ROLE.master, .. ; has_adapters: adapters alone are trained. Owned by the caller. */
 char *cr_saved_path(const char *folder, const char *role, int file, bool has_adapters);
 

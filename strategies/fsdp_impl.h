@@ -24,7 +24,7 @@ typedef enum cri_kind {
     CRI_FROZEN,
     CRI_NUM_KINDS
 } cri_kind;
-enum { CRI_NUM_STAGINGS = 2 };
+enum { CRI_NUM_STAGINGS = 2, CRI_BASE_TEXT = 32 };
 
 typedef struct cri_arena {
     cr_mem *on_device,
@@ -56,8 +56,9 @@ struct cr_fsdp {
         [CRI_NUM_STAGINGS]; /* on the gather stream: the piece that was there has been read */
     int64_t staged_elems;
     unsigned next_staging;
-    cr_mem *part;       /* is_offloaded: [part_elems] the sum of a gradient */
-    int64_t part_elems; /* of the largest unit's shard */
+    cr_mem *part;             /* is_offloaded: [part_elems] the sum of a gradient */
+    int64_t part_elems;       /* of the largest unit's shard */
+    char base[CRI_BASE_TEXT]; /* of cri_base_text, once it is known */
     bool has_whole_grad, is_grad_complete;
     bool has_grad; /* a backward since the last update: else gradients are zero */
     cr_mem *slices;

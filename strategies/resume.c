@@ -460,11 +460,10 @@ static cr_status read_states(reader *r, cr_err *err)
 /* Adapters belong to the weights that they were trained with. Another dtype has other sums. Collective. */
 static cr_status check_base(reader *r, cr_err *err)
 {
-    const char *then = json_string_value(json_object_get(r->index, "base"));
-    char now[CRI_BASE_TEXT];
+    const char *then = json_string_value(json_object_get(r->index, "base")), *now = r->f->base;
 
     if (!r->f->model->adapters || !then) return CR_OK;
-    CR_TRY(cri_base_text(r->f, now, err));
+    CR_TRY(cri_base_text(r->f, err));
     if (strcmp(then, now) == 0 || strncmp(then, now, strcspn(now, " ")) != 0) return CR_OK;
     return cr_fail(err, CR_ECONFIG,
                    "%s has adapters of another base than %s (go on with the model that they were "

@@ -54,7 +54,6 @@ struct cri_save {
     char *model_folder, *state_folder, *model_source, *index_path;
     cr_dtype dtype;
     const cr_adapter_options *adapters; /* of the model, or NULL */
-    char base[CRI_BASE_TEXT];           /* theirs, which is not written */
     json_t *shards;                     /* CR_SAVE_EACH: those of all ranks */
     cr_buf header, index;               /* of the lead */
     cri_put put;                        /* where pieces go */
@@ -273,7 +272,7 @@ static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, 
     json_t *index = cri_state_index(f);
     cri_model_plan p;
 
-    if (s->adapters) json_object_set_new(index, "base", json_string(s->base));
+    if (s->adapters) json_object_set_new(index, "base", json_string(f->base));
     cri_model_plan_make(f, &p);
     list_model(f, s, &p);
     if (has_state) cr_note(list_state(f, s, json_object_get(index, "params"), err));
@@ -582,7 +581,7 @@ cr_status cr_fsdp_save_start(cr_fsdp *f, const cr_save_args *args, cr_err *err)
     f->saved = (cr_saved){0};
     is_here = CR_NEW_ARRAY(bool, f->mesh->shape.num_ranks);
     if (agree_places(f, args, is_here, err) == CR_OK && f->model->adapters)
-        cr_note(cri_base_text(f, f->save->base, err));
+        cr_note(cri_base_text(f, err));
     if (err->status == CR_OK) {
         cr_note(prepare(f, args, err));
         cr_note(cr_agree(f->mesh->group[CR_AXIS_ALL], "begin the checkpoint", err));

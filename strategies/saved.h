@@ -50,9 +50,9 @@ void cri_model_plan_free(cri_model_plan *p);
 int64_t cri_model_plan_find(const cri_model_plan *p, const cr_param *param);
 /* dtype of a parameter in MODEL. */
 cr_dtype cri_model_dtype(const cr_fsdp *f, const cr_param *param);
-/* Of a model with adapters: dtype and sum of the base, which a checkpoint does not have, however it is cut. Collective. */
-enum { CRI_BASE_TEXT = 32 };
-CR_MUST cr_status cri_base_text(cr_fsdp *f, char out[CRI_BASE_TEXT], cr_err *err);
+/* Of a model with adapters, f->base: dtype and sum of the base, which a checkpoint does not have, however it is cut.
+ * Collective. */
+CR_MUST cr_status cri_base_text(cr_fsdp *f, cr_err *err);
 /* config.json, tokenizer files, templates: everything but weights. adapters: instead of the model's config theirs, whose base
  * is `from`; or NULL. */
 CR_MUST cr_status cri_model_copy_files(const char *from, const char *to, cr_dtype dtype,

@@ -126,11 +126,13 @@ static cr_status add_frozen(cr_fsdp *f, const cr_flat *flat, size_t k, uint64_t 
     return CR_OK;
 }
 
-cr_status cri_base_text(cr_fsdp *f, char out[CRI_BASE_TEXT], cr_err *err)
+cr_status cri_base_text(cr_fsdp *f, cr_err *err)
 {
     int num = f->mesh->shape.num_ranks;
-    uint64_t mine = 0, *all = CR_NEW_ARRAY(uint64_t, num), sum = 0;
+    uint64_t mine = 0, sum = 0, *all;
 
+    if (*f->base) return CR_OK;
+    all = CR_NEW_ARRAY(uint64_t, num);
     for (size_t i = 0; i < f->units.num; i++) {
         const cr_flat *flat = &f->units.unit[i].frozen;
         for (size_t k = 0; k < flat->num_params && cri_is_writer(f, flat); k++)
@@ -141,8 +143,9 @@ cr_status cri_base_text(cr_fsdp *f, char out[CRI_BASE_TEXT], cr_err *err)
         cr_note(cri_tell_all(f, "sum of the base", &mine, sizeof mine, all, err));
     for (int r = 0; r < num; r++)
         sum += all[r];
-    snprintf(out, CRI_BASE_TEXT, "%s %016llx", dtype_names[f->args.param_dtype].config,
-             (unsigned long long)sum);
+    if (err->status == CR_OK)
+        snprintf(f->base, sizeof f->base, "%s %016llx", dtype_names[f->args.param_dtype].config,
+                 (unsigned long long)sum);
     cr_free(all);
     return err->status;
 }
