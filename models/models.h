@@ -112,8 +112,7 @@ struct cr_model {
     bool skips_idle_experts;     /* experts without tokens are not called, nor their hooks */
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
     cr_towers towers;
-    cr_module *tower;           /* what runs over images, with its projector; NULL: none */
-    const char *adapter_folder; /* cr_adapter_options.folder */
+    cr_module *tower; /* what runs over images, with its projector; NULL: none */
     const struct cr_adapter_options *adapters; /* as it was built; NULL: none */
     struct cr_model_parts *own;                /* memory of the tree */
 };
@@ -133,6 +132,8 @@ typedef struct cr_adapter_options {
     bool use_rslora;    /* alpha / sqrt(rank) */
     const char *folder; /* PEFT's, with the values (models/files/peft.h); NULL: first values */
 } cr_adapter_options;
+/* Is the target a regular expression? */
+bool cr_adapter_is_pattern(const char *target);
 typedef struct cr_model_options {
     cr_head_kind head;
     cr_adapter_options adapters;
@@ -149,6 +150,8 @@ CR_MUST cr_status cr_model_open(const char *folder, cr_model **out, cr_err *err)
 CR_MUST cr_status cr_model_build(const json_t *config, const json_t *generation_config,
                                  cr_model **out, cr_err *err);
 void cr_model_free(cr_model *model);
+/* PEFT's folder with the adapters' values; NULL: none. */
+const char *cr_model_adapter_folder(const cr_model *model);
 cr_param *cr_model_find_param(const cr_model *model,
                               const char *name); /* NULL: none; tied names resolve */
 cr_module *cr_model_find_module(const cr_model *model, const char *name); /* NULL: none */

@@ -157,8 +157,9 @@ static cr_status match_names(const cr_weights *w, const cr_tensors *in, const ch
 
     for (size_t i = 0; i < w->model->num_params; i++) {
         const cr_param *p = w->model->params[i];
-        source s = find_source(w, p);
+        source s;
         if (tensors_of(w, p) != in) continue;
+        s = find_source(w, p);
         if (s.tensor)
             is_used[s.tensor - in->tensor] = true;
         else if (is_adapter || !p->is_added)
@@ -201,11 +202,14 @@ static cr_status match_shapes(const cr_weights *w, const cr_tensors *in, const c
     const bool is_adapter = in == w->adapter;
 
     for (size_t i = 0; i < w->model->num_params; i++) {
-        source s = find_source(w, w->model->params[i]);
-        const cr_tensor *t = s.tensor;
+        source s;
+        const cr_tensor *t;
         bool is_same;
         char got[80], want[80];
-        if (!t || tensors_of(w, w->model->params[i]) != in) continue; /* added, or not of these */
+        if (tensors_of(w, w->model->params[i]) != in) continue;
+        s = find_source(w, w->model->params[i]);
+        t = s.tensor;
+        if (!t) continue; /* added */
         is_same = t->num_dims == s.num_dims;
         for (int d = 0; is_same && d < s.num_dims; d++)
             is_same = t->shape[d] == s.shape[d];
@@ -231,7 +235,7 @@ static cr_status match(const cr_weights *w, const cr_tensors *in, const char *fo
 
 static cr_status open_adapter(cr_weights *w, cr_err *err)
 {
-    const char *folder = w->model->adapter_folder;
+    const char *folder = cr_model_adapter_folder(w->model);
     char *path;
 
     if (!folder) return CR_OK;
@@ -257,7 +261,7 @@ cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **
     w->model = model;
     if (open_adapter(w, err) == CR_OK && cr_tensors_open(folder, &w->tensors, err) == CR_OK &&
         match(w, w->tensors, folder, err) == CR_OK &&
-        (!w->adapter || match(w, w->adapter, model->adapter_folder, err) == CR_OK))
+        (!w->adapter || match(w, w->adapter, cr_model_adapter_folder(model), err) == CR_OK))
         *out = w;
     else
         cr_weights_close(w);

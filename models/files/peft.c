@@ -107,15 +107,15 @@ static cr_status read_target(const json_t *v, char **out, cr_err *err)
         if (strcasecmp(text, "all-linear") == 0)
             *out = cr_strdup("all-linear");
         else
-            *out = strpbrk(text, "*$|(") ? cr_strdup(text) : cr_asprintf("(?:%s)", text);
+            *out = cr_adapter_is_pattern(text) ? cr_strdup(text) : cr_asprintf("(?:%s)", text);
         return CR_OK;
     }
     if (json_array_size(v) == 0) return bad_target(err);
     json_array_foreach(v, i, entry)
     {
         const char *text = json_string_value(entry);
-        if (!text || !text[0] || json_string_length(entry) != strlen(text) ||
-            strpbrk(text, ", *$|(")) {
+        if (!text || !text[0] || json_string_length(entry) != strlen(text) || strpbrk(text, ", ") ||
+            cr_adapter_is_pattern(text)) {
             cr_buf_free(&list);
             return bad_target(err);
         }
@@ -188,7 +188,7 @@ static void add_target(cr_buf *text, const char *target)
 {
     const char *at = target;
 
-    if (strpbrk(target, "*$|(") || strcmp(target, "all-linear") == 0) {
+    if (cr_adapter_is_pattern(target) || strcmp(target, "all-linear") == 0) {
         cr_json_add_string(text, target, strlen(target));
         return;
     }

@@ -138,11 +138,22 @@ static void freeze_base(cr_module *m)
 static void keep_options(cr_model *model, const cr_adapter_options *o)
 {
     cr_adapter_options *own = cri_alloc(model, sizeof *own);
+    cr_arena *arena = model->own->arena;
 
     *own = *o;
-    own->target = cr_arena_strndup(model->own->arena, o->target, strlen(o->target));
-    own->folder = model->adapter_folder;
+    own->target = cr_arena_strndup(arena, o->target, strlen(o->target));
+    if (o->folder) own->folder = cr_arena_strndup(arena, o->folder, strlen(o->folder));
     model->adapters = own;
+}
+
+bool cr_adapter_is_pattern(const char *target)
+{
+    return strpbrk(target, "*$|(") != NULL;
+}
+
+const char *cr_model_adapter_folder(const cr_model *model)
+{
+    return model->adapters ? model->adapters->folder : NULL;
 }
 
 cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err *err)
@@ -152,11 +163,9 @@ cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err 
     if (o->rank < 1 || !isfinite(o->alpha))
         return cr_fail(err, CR_ECONFIG, "adapters of rank %lld and alpha %g", (long long)o->rank,
                        o->alpha);
-    if (o->folder)
-        model->adapter_folder = cr_arena_strndup(model->own->arena, o->folder, strlen(o->folder));
     keep_options(model, o);
     list_linears(model->root, &all);
-    cr_note(strpbrk(o->target, "*$|(") ? add_like(&all, o, err) : add_listed(&all, o, err));
+    cr_note(cr_adapter_is_pattern(o->target) ? add_like(&all, o, err) : add_listed(&all, o, err));
     freeze_base(model->root);
     cr_free(all.m);
     return err->status;

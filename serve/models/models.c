@@ -108,7 +108,8 @@ static cr_status describe(cr_served *x, const char *template, cr_err *err)
         .num_eos = (size_t)c->num_eos,
         .created = time(NULL),
     };
-    if (!x->weights[0]) cr_note(digest_weights(folder, x->model->adapter_folder, x->weights, err));
+    if (!x->weights[0])
+        cr_note(digest_weights(folder, cr_model_adapter_folder(x->model), x->weights, err));
     if (err->status == CR_OK) cr_note(open_texts(x, folder, template, err));
     cr_free(folder);
     return err->status;
