@@ -192,8 +192,9 @@ static void write_shape(char text[80], const int64_t *shape, int num_dims)
 
 static bool is_dtype_fine(const cr_tensor *t, bool is_adapter)
 {
-    return strcmp(t->dtype, "F32") == 0 || strcmp(t->dtype, "BF16") == 0 ||
-           strcmp(t->dtype, "F16") == 0 || (is_adapter && strcmp(t->dtype, "F64") == 0);
+    cr_dtype dtype;
+
+    return cr_tensor_dtype(t, &dtype) && (is_adapter || dtype != CR_F64);
 }
 
 static cr_status match_shapes(const cr_weights *w, const cr_tensors *in, const char *folder,

@@ -2,6 +2,7 @@
 #include "base/digest.h"
 #include "base/rng.h"
 #include "models/files/peft.h"
+#include "models/files/safetensors.h"
 #include "strategies/saved.h"
 
 #include <dirent.h>
@@ -10,10 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    const char *stored, *config;
-} dtype_names[] = {
-    [CR_F32] = {"F32", "float32"}, [CR_BF16] = {"BF16", "bfloat16"}, [CR_F16] = {"F16", "float16"}};
+/* As config.json has them. */
+static const char *const dtype_names[] = {
+    [CR_F32] = "float32", [CR_BF16] = "bfloat16", [CR_F16] = "float16"};
 
 static const char *tensor_of(const cr_param *p)
 {
@@ -68,7 +68,7 @@ void cri_model_plan_make(const cr_fsdp *f, cri_model_plan *p)
         cr_buf_adds(&json, ",");
         add_name(q, &json);
         cr_buf_addf(&json, ":{\"dtype\":\"%s\",\"shape\":[",
-                    dtype_names[cri_model_dtype(f, q)].stored);
+                    cr_tensor_dtype_name(cri_model_dtype(f, q)));
         for (int d = 0; d < (q->stacked ? 3 : q->num_dims); d++) {
             cr_buf_addf(&json, "%s%lld", d ? "," : "", (long long)shape[d]);
             num *= shape[d];
@@ -144,7 +144,7 @@ cr_status cri_base_text(cr_fsdp *f, cr_err *err)
     for (int r = 0; r < num; r++)
         sum += all[r];
     if (err->status == CR_OK)
-        snprintf(f->base, sizeof f->base, "%s %016llx", dtype_names[f->args.param_dtype].config,
+        snprintf(f->base, sizeof f->base, "%s %016llx", dtype_names[f->args.param_dtype],
                  (unsigned long long)sum);
     cr_free(all);
     return err->status;
@@ -153,7 +153,7 @@ cr_status cri_base_text(cr_fsdp *f, cr_err *err)
 /* config.json with the dtype that the weights are stored in; as it is if that is what it says. */
 static cr_status copy_config(const char *from, const char *to, cr_dtype dtype, cr_err *err)
 {
-    const char *name = dtype_names[dtype].config, *key = "torch_dtype", *old;
+    const char *name = dtype_names[dtype], *key = "torch_dtype", *old;
     json_t *root = NULL;
     cr_buf text = {0};
 

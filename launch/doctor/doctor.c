@@ -261,24 +261,24 @@ static void check_memory(cr_doctor *r)
                       : "gathered parameters and gradients in flight live there");
 }
 
-static void check_programs(cr_doctor *r)
+static void check_program(cr_doctor *r, const char *topic, const char *command, const char *use,
+                          const char *missing, const char *remedy)
 {
     char found[256];
 
-    first_line("mpirun --version 2>/dev/null", found, sizeof found);
-    if (found[0])
-        cr_doctor_say(r, "mpi", CR_FINDING_FINE, found,
-                      "starts the ranks; croll sets what root and few cores need");
-    else
-        cr_doctor_say(r, "mpi", CR_FINDING_MISSING, "no mpirun",
-                      "runs on several ranks need it: scripts/setup");
-    first_line("redis-server --version 2>/dev/null", found, sizeof found);
-    if (found[0])
-        cr_doctor_say(r, "redis", CR_FINDING_FINE, found,
-                      "croll run starts a private server on a unix socket");
-    else
-        cr_doctor_say(r, "redis", CR_FINDING_MISSING, "no redis-server",
-                      "install it (scripts/setup), or name a server: exchange: {url: redis://..}");
+    first_line(command, found, sizeof found);
+    cr_doctor_say(r, topic, found[0] ? CR_FINDING_FINE : CR_FINDING_MISSING,
+                  found[0] ? found : missing, found[0] ? use : remedy);
+}
+
+static void check_programs(cr_doctor *r)
+{
+    check_program(r, "mpi", "mpirun --version 2>/dev/null",
+                  "starts the ranks; croll sets what root and few cores need", "no mpirun",
+                  "runs on several ranks need it: scripts/setup");
+    check_program(r, "redis", "redis-server --version 2>/dev/null",
+                  "croll run starts a private server on a unix socket", "no redis-server",
+                  "install it (scripts/setup), or name a server: exchange: {url: redis://..}");
 }
 
 static void check_limits(cr_doctor *r)

@@ -17,22 +17,6 @@ typedef struct merge {
     cr_tensor_writer *writer;
 } merge;
 
-static cr_status dtype_of(const cr_tensor *t, cr_dtype *out, cr_err *err)
-{
-    static const struct {
-        const char *name;
-        cr_dtype dtype;
-    } known[] = {{"F32", CR_F32}, {"BF16", CR_BF16}, {"F16", CR_F16}, {"F64", CR_F64}};
-
-    for (size_t i = 0; i < CR_COUNT(known); i++)
-        if (strcmp(t->dtype, known[i].name) == 0) {
-            *out = known[i].dtype;
-            return CR_OK;
-        }
-    return cr_fail(err, CR_EFORMAT, "tensor '%s' of %s is %s, expected F32, BF16 or F16", t->name,
-                   t->file, t->dtype);
-}
-
 /* The Linear with an adapter whose weight the tensor is. */
 static const cr_module *find_adapted(const cr_module *m, const char *tensor)
 {
@@ -79,13 +63,15 @@ static cr_status put_row(const merge *g, const cr_tensor *t, size_t index, cr_dt
 }
 
 static cr_status put_merged(const merge *g, const cr_module *m, const cr_tensor *t, size_t index,
-                            cr_dtype dtype, cr_err *err)
+                            cr_err *err)
 {
     const cr_param *b = m->adapter->b->weight;
     int64_t rows = m->weight->shape[0], cols = m->weight->shape[1], rank = b->shape[1];
     float *values_a = NULL, *values_b = NULL, *w = CR_NEW_ARRAY(float, (size_t)cols),
           *other = CR_NEW_ARRAY(float, (size_t)cols);
+    cr_dtype dtype;
 
+    CR_CHECK(cr_tensor_dtype(t, &dtype), "dtype of %s", t->name); /* open_writer */
     cr_note(read_all(g, m->adapter->a->weight, &values_a, err));
     if (err->status == CR_OK) cr_note(read_all(g, b, &values_b, err));
     for (int64_t r = 0; r < rows && err->status == CR_OK; r++) {
@@ -126,7 +112,9 @@ static cr_status open_writer(merge *g, const char *out, cr_err *err)
         const cr_tensor *t = &g->tensors->tensor[i];
         specs[i] = (cr_tensor_spec){.name = t->name, .num_dims = t->num_dims};
         memcpy(specs[i].shape, t->shape, sizeof t->shape);
-        cr_note(dtype_of(t, &specs[i].dtype, err));
+        if (!cr_tensor_dtype(t, &specs[i].dtype))
+            cr_fail(err, CR_EFORMAT, "tensor '%s' of %s is %s, expected F32, BF16 or F16", t->name,
+                    t->file, t->dtype);
     }
     if (err->status == CR_OK) cr_note(cr_tensor_writer_open(path, specs, num, &g->writer, err));
     cr_free(specs);
@@ -139,9 +127,7 @@ static cr_status put_all(const merge *g, cr_err *err)
     for (size_t i = 0; i < g->tensors->num_tensors; i++) {
         const cr_tensor *t = &g->tensors->tensor[i];
         const cr_module *m = find_adapted(g->model->root, t->name);
-        cr_dtype dtype;
-        CR_TRY(dtype_of(t, &dtype, err));
-        CR_TRY(m ? put_merged(g, m, t, i, dtype, err)
+        CR_TRY(m ? put_merged(g, m, t, i, err)
                  : cr_tensor_writer_put(g->writer, i, 0, t->num_elems, t->data, err));
     }
     return CR_OK;

@@ -473,31 +473,50 @@ static float from_bf16(uint16_t half)
     return x;
 }
 
+const char *cr_tensor_dtype_name(cr_dtype dtype)
+{
+    static const char *const name[] = {
+        [CR_F32] = "F32", [CR_BF16] = "BF16", [CR_F16] = "F16", [CR_F64] = "F64"};
+
+    return name[dtype];
+}
+
+bool cr_tensor_dtype(const cr_tensor *t, cr_dtype *out)
+{
+    static const cr_dtype all[] = {CR_F32, CR_BF16, CR_F16, CR_F64};
+
+    for (size_t i = 0; i < CR_COUNT(all); i++)
+        if (strcmp(t->dtype, cr_tensor_dtype_name(all[i])) == 0) {
+            *out = all[i];
+            return true;
+        }
+    return false;
+}
+
 cr_status cr_tensor_read_f32(const cr_tensor *t, int64_t begin, int64_t end, float *out,
                              cr_err *err)
 {
     const unsigned char *data = t->data;
     size_t num = (size_t)(end - begin);
+    cr_dtype dtype;
 
     CR_CHECK(begin >= 0 && begin <= end && end <= t->num_elems, "range of %s", t->name);
-    if (strcmp(t->dtype, "F32") == 0) {
-        if (num) memcpy(out, data + begin * 4, num * 4);
-    } else if (strcmp(t->dtype, "BF16") == 0 || strcmp(t->dtype, "F16") == 0) {
-        bool is_bf16 = t->dtype[0] == 'B';
-        for (size_t i = 0; i < num; i++) {
-            uint16_t half;
-            memcpy(&half, data + ((size_t)begin + i) * 2, 2);
-            out[i] = is_bf16 ? from_bf16(half) : from_f16(half);
-        }
-    } else if (strcmp(t->dtype, "F64") == 0) {
-        for (size_t i = 0; i < num; i++) {
-            double x;
-            memcpy(&x, data + ((size_t)begin + i) * 8, 8);
-            out[i] = (float)x;
-        }
-    } else {
+    if (!cr_tensor_dtype(t, &dtype))
         return cr_fail(err, CR_EFORMAT, "%s: tensor '%s' is %s, expected F32, BF16 or F16", t->file,
                        t->name, t->dtype);
+    if (dtype == CR_F32) {
+        if (num) memcpy(out, data + begin * 4, num * 4);
+        return CR_OK;
+    }
+    for (size_t i = 0; i < num && dtype == CR_F64; i++) {
+        double x;
+        memcpy(&x, data + ((size_t)begin + i) * 8, 8);
+        out[i] = (float)x;
+    }
+    for (size_t i = 0; i < num && dtype != CR_F64; i++) {
+        uint16_t half;
+        memcpy(&half, data + ((size_t)begin + i) * 2, 2);
+        out[i] = dtype == CR_BF16 ? from_bf16(half) : from_f16(half);
     }
     return CR_OK;
 }

@@ -42,6 +42,10 @@ CR_MUST cr_status cr_tensors_parse(const void *bytes, size_t num_bytes, const ch
                                    cr_tensors **out, cr_err *err);
 void cr_tensors_close(cr_tensors *tensors);                                    /* accepts NULL */
 const cr_tensor *cr_tensors_find(const cr_tensors *tensors, const char *name); /* NULL: none */
+/* How files name a dtype: "F32", "BF16", "F16", "F64". */
+const char *cr_tensor_dtype_name(cr_dtype dtype);
+/* Of a tensor; false: it is none of these. */
+bool cr_tensor_dtype(const cr_tensor *tensor, cr_dtype *out);
 /* Elements [begin, end) of an F32, F16, BF16 or F64 tensor as float32. */
 CR_MUST cr_status cr_tensor_read_f32(const cr_tensor *tensor, int64_t begin, int64_t end,
                                      float *out, cr_err *err);

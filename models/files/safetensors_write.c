@@ -26,14 +26,6 @@ static int rank_of(cr_dtype dtype)
     return rank[dtype];
 }
 
-static const char *file_dtype(cr_dtype dtype)
-{
-    static const char *const name[] = {
-        [CR_F64] = "F64", [CR_F32] = "F32", [CR_BF16] = "BF16", [CR_F16] = "F16"};
-
-    return name[dtype];
-}
-
 static int by_rank_and_name(const void *a, const void *b)
 {
     const cr_tensor_spec *x = *(const cr_tensor_spec *const *)a,
@@ -66,7 +58,7 @@ static void make_header(const cr_tensor_spec *specs, size_t num, cr_buf *text, s
         const cr_tensor_spec *s = order[i];
         cr_buf_addc(text, ',');
         cr_json_add_string(text, s->name, strlen(s->name));
-        cr_buf_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", file_dtype(s->dtype));
+        cr_buf_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", cr_tensor_dtype_name(s->dtype));
         for (int d = 0; d < s->num_dims; d++)
             cr_buf_addf(text, "%s%lld", d ? "," : "", (long long)s->shape[d]);
         cr_buf_addf(text, "],\"data_offsets\":[%zu,%zu]}", at, at + spec_bytes(s));
