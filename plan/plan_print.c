@@ -438,7 +438,7 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     number(out, "adapters", r->num_adapters);
     number(out, "shard_elements", r->shard_elems);
     number(out, "units", (int64_t)r->num_units);
-    number(out, "max_units_alive", r->max_units_alive);
+    number(out, "most_units_alive", r->max_units_alive);
     number(out, "host_bytes", r->host_bytes);
     if (r->max_elems_in) {
         key(out, "largest_array");

@@ -110,6 +110,7 @@ equal(peak["total"], sum(x for name, x in peak.items() if name != "total"))'
 sft "$shards"'
 equal(r["mesh"], dict(ranks=4, ddp=1, fsdp=4, dp=4, ulysses=1))
 equal(p["batch"]["samples"], 24)
+equal(r["most_units_alive"], 2)
 equal(s["all_gather"]["num"], 3 * (2 * layers + 1) + 1)
 near(s["all_gather"]["bytes"], 2 * (3 * (2 * layers * sum(layer) + embed) + root))
 equal(s["reduce_scatter"]["num"], 3 * (layers + 2))
