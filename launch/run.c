@@ -326,19 +326,20 @@ static cr_status fail_host(const cr_run *run, cr_status status, const char *host
                    (long long)run->step, host, ranks, why);
 }
 
+/* What this run ends with where a process of it has ended with that exit code. */
+static cr_status status_of(int exit_code)
+{
+    return exit_code == 3 ? CR_ETIMEOUT : exit_code == 2 ? CR_ECONFIG : CR_EPEER;
+}
+
 /* "step 4: actor_train rank 1 on h2: WHY", with the exit code of that rank. */
 static cr_status fail_by_words(cr_run *run, const cr_last_words *words, cr_err *err)
 {
-    const int code = cr_exit_code(words->why.status);
     char who[WHO_BYTES];
 
     snprintf(run->lives[words->world_rank].host, sizeof run->lives->host, "%s", words->host);
-    cr_fail(err,
-            code == 3   ? CR_ETIMEOUT
-            : code == 2 ? CR_ECONFIG
-                        : CR_EPEER,
-            "step %lld: %s: %s", (long long)run->step, name_of(run, words->world_rank, who),
-            words->why.msg);
+    cr_fail(err, status_of(cr_exit_code(words->why.status)), "step %lld: %s: %s",
+            (long long)run->step, name_of(run, words->world_rank, who), words->why.msg);
     return add_silent(run, err);
 }
 
@@ -379,12 +380,8 @@ static cr_status check_actors(cr_run *run, cr_err *err)
     words = find_words(run);
     if (words.why.status != CR_OK) return fail_by_words(run, &words, err);
     reason = cr_watched_reason(&run->actors);
-    cr_fail(err,
-            WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
-            : WIFEXITED(status) && WEXITSTATUS(status) == 2 ? CR_ECONFIG
-                                                            : CR_EPEER,
-            "step %lld: %s%s", (long long)run->step,
-            reason[0] ? "" : "mpirun, which holds the actors, ",
+    cr_fail(err, status_of(WIFEXITED(status) ? WEXITSTATUS(status) : 0), "step %lld: %s%s",
+            (long long)run->step, reason[0] ? "" : "mpirun, which holds the actors, ",
             reason[0] ? reason : cr_child_fate(&run->actors.child, fate));
     return add_silent(run, err);
 }
