@@ -5,6 +5,7 @@
 #include "base/hub.h"
 #include "base/json.h"
 #include "commands/commands.h"
+#include "models/files/peft.h"
 #include "models/files/safetensors.h"
 #include "pipelines/checkpoint.h"
 
@@ -54,9 +55,12 @@ static void add_tensor(listing *l, const cr_tensor *t)
 
 static cr_status add_path(listing *l, const char *path, cr_err *err)
 {
+    char *adapter = cr_path_join(path, CR_PEFT_TENSORS);
     cr_tensors *tensors;
 
-    CR_TRY(cr_tensors_open(path, &tensors, err));
+    cr_note(cr_tensors_open(cr_file_exists(adapter) ? adapter : path, &tensors, err));
+    cr_free(adapter);
+    CR_TRY(err->status);
     for (size_t i = 0; i < tensors->num_tensors; i++)
         add_tensor(l, &tensors->tensor[i]);
     cr_tensors_close(tensors);

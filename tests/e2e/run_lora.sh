@@ -45,6 +45,8 @@ layers=$(grep -o '"num_hidden_layers": *[0-9]*' $tmp/home/model/config.json | gr
 "$CROLL" export $tmp/two/latest $tmp/adapter >/dev/null 2>&1 && cmp $tmp/adapter/adapter_model.safetensors $saved/adapter_model.safetensors ||
     fail "the exported adapter"
 
+"$CROLL" inspect $tmp/two/latest | grep -q "^$((layers * 14)) tensors" && "$CROLL" inspect $tmp/adapter | grep -q "^$((layers * 14)) tensors" || fail "inspect"
+
 # exact on as many ranks, the same numbers on another number; another base is refused
 numbers=$(timeless $tmp/two/metrics.jsonl)
 cp $saved/adapter_model.safetensors $tmp/end

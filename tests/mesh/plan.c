@@ -161,7 +161,7 @@ static void check(const char *text, const cr_worker_config *w, double routed, co
 int main(void)
 {
     cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
-    char low[] = "model.layers.0", align[] = "align";
+    char low[] = "model.layers.0", align[] = "align", all[] = "all-linear";
     cr_worker_config base = usual, w;
 
     must(cr_world_open(&args, &world, &err), "world");
@@ -183,6 +183,10 @@ int main(void)
     check(dense, &w, 0, "bf16 masters");
     w = base, w.ulysses_size = 2;
     check(dense, &w, 0, "ulysses");
+    w = base, w.lora = (cr_lora_keys){.target = all, .rank = 5, .alpha = 10};
+    check(dense, &w, 0, "adapters");
+    w.is_offloaded = true, w.ulysses_size = 2, w.should_recompute = false;
+    check(dense, &w, 0, "adapters, offload, ulysses");
     w = base, w.mlp_tiles = 4;
     check(dense, &w, 0, "tiles");
     w = base, w.reduce_dtype = CR_CHOICE_BF16;

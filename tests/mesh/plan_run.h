@@ -35,9 +35,10 @@ static const char *wide; /* a module in float32, or NULL */
 
 static cr_model *make_model(const char *text, const cr_worker_config *w)
 {
+    const cr_model_options options = cr_model_options_of(w);
     cr_model *model = NULL;
 
-    must(build_model(text, &model, &err), "model");
+    must(build_model_with(text, &options, &model, &err), "model");
     must(cr_model_prepare(model, w, true, &err), "freeze");
     if (wide) cr_module_set_fp32(cr_model_find_module(model, wide));
     return model;
