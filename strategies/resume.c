@@ -22,6 +22,19 @@ char *cri_index_path(const char *folder, const char *role)
     return cr_asprintf("%s/state/%s.json", folder, role);
 }
 
+enum { ADAPTERS_TEXT = 96 };
+
+/* What a resumed run must have, too: the numbers of the same A and B are others with another scale. */
+static void adapters_text(const cr_model *model, char out[ADAPTERS_TEXT])
+{
+    const cr_adapter_options *o = model->adapters;
+
+    snprintf(out, ADAPTERS_TEXT, "no adapters");
+    if (o)
+        snprintf(out, ADAPTERS_TEXT, "adapters of rank %lld and alpha %.10g%s", (long long)o->rank,
+                 o->alpha, o->use_rslora ? " with rslora" : "");
+}
+
 /* First element of each trained parameter in the files: the order of the tree, without padding. */
 json_t *cri_state_index(const cr_fsdp *f)
 {
@@ -40,6 +53,11 @@ json_t *cri_state_index(const cr_fsdp *f)
     if (f->loss_scale > 0) {
         json_object_set_new(root, "loss_scale", json_real(f->loss_scale));
         json_object_set_new(root, "good_updates", json_integer(f->num_good_updates));
+    }
+    if (f->model->adapters) {
+        char text[ADAPTERS_TEXT];
+        adapters_text(f->model, text);
+        json_object_set_new(root, "adapters", json_string(text));
     }
     json_object_set_new(root, "elements", json_integer(at));
     json_object_set_new(root, "params", params);
@@ -457,6 +475,30 @@ static cr_status read_states(reader *r, cr_err *err)
     return CR_OK;
 }
 
+/* The same modules have adapters, of one shape and scale, or none have. */
+static cr_status check_adapters(const reader *r, cr_err *err)
+{
+    const json_t *text = json_object_get(r->index, "adapters");
+    const char *then = json_is_string(text) ? json_string_value(text) : "no adapters";
+    int64_t num = 0;
+    char now[ADAPTERS_TEXT];
+
+    adapters_text(r->f->model, now);
+    if (strcmp(then, now) != 0)
+        return cr_fail(err, CR_ECONFIG,
+                       "%s has %.100s, and this run has %s (lora_target, lora_rank, lora_alpha and "
+                       "use_rslora must be as they were)",
+                       r->folder, then, now);
+    for (size_t i = 0; i < r->f->model->num_params; i++)
+        if (r->f->model->params[i]->is_trainable) num += r->f->model->params[i]->num_elems;
+    if (r->f->model->adapters && num != json_integer_value(json_object_get(r->index, "elements")))
+        return cr_fail(err, CR_ECONFIG,
+                       "%s has adapters of other modules than this run (lora_target must be as it "
+                       "was)",
+                       r->folder);
+    return CR_OK;
+}
+
 /* Adapters belong to the weights that they were trained with. Another dtype has other sums. Collective. */
 static cr_status check_base(reader *r, cr_err *err)
 {
@@ -482,6 +524,7 @@ static cr_status read_all(reader *r, cr_err *err)
         f->loss_scale = json_number_value(json_object_get(r->index, "loss_scale"));
         f->num_good_updates = json_integer_value(json_object_get(r->index, "good_updates"));
     }
+    CR_TRY(check_adapters(r, err));
     CR_TRY(check_base(r, err));
     cr_note(list_ranges(r, err));
     CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));

@@ -63,6 +63,12 @@ for metric in sft_train/loss sft_train/grad_norm; do same one wide $metric 12; d
 went_on wide
 sft wide 2 resume_from_checkpoint=true pretrain=$tmp/home/sft_model
 [ $code != 0 ] && grep -q 'has adapters of another base than' $log || fail "another base: exit code $code"
+for change in lora_alpha=4 lora_rank=4 lora_target=q_proj use_rslora=true lora_target=null; do
+    went_on wide
+    sft wide 2 resume_from_checkpoint=true sft_train.model_args.$change
+    [ $code != 0 ] && grep -q 'croll run: .* as \(they were\|it was\))' $log || fail "resumed with $change: exit code $code"
+    rm $log
+done
 [ "$(digests $tmp/home/model)" = "$base" ] || fail "the base has changed"
 
 # rlvr NAME [key=value ..]
