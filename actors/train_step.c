@@ -91,7 +91,8 @@ static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
     const float *log_prob = out->of[CR_LOG_PROB], *entropy = out->of[CR_ENTROPY];
     size_t need = 4 * num;
     double *at, *log_probs, *entropies;
-    bool is_of_pass = p->is_first || p->old_from == CR_OLD_OF_PASS;
+    bool is_of_pass =
+        p->old_from == CR_OLD_OF_PASS || (p->is_first && p->old_from == CR_OLD_OF_SAMPLER);
     cr_loss_args args = {.rows = {p->num, p->t->start}, .all = p->all};
     cr_train_sums part;
 
@@ -222,7 +223,8 @@ cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_rec
         CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_OLD_FROM, &old_from, err));
         CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_IS_AGAIN, &is_again, err));
         CR_TRY_GOTO(out, cr_step_columns_read(command, &s, p.column, err));
-        if (old_from == CR_OLD_COMPUTED && !p.column[CR_COLUMN_OLD])
+        if ((old_from == CR_OLD_COMPUTED || old_from == CR_OLD_RECORDED) &&
+            !p.column[CR_COLUMN_OLD])
             CR_TRY_GOTO(out, cr_fail(err, CR_EFORMAT, "%s is missing",
                                      cr_batch_columns[CR_COLUMN_OLD].name));
     }

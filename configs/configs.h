@@ -88,6 +88,7 @@ typedef struct cr_algorithm {
 typedef enum cr_old_log_probs {
     CR_OLD_OF_PASS,    /* each update's own first pass: one update a step, or recompute disabled */
     CR_OLD_OF_SAMPLER, /* the sampler's, when the first update finds them equal to its own */
+    CR_OLD_RECORDED,   /* the sampler's, also if its weights were older than those that train */
     CR_OLD_COMPUTED    /* a pass over the whole batch before training */
 } cr_old_log_probs;
 
@@ -123,6 +124,7 @@ typedef struct cr_config {
     int64_t rollout_batch_size, group_size, prompt_length, sequence_length, max_running_requests;
     int64_t val_prompt_length; /* prompt_length, if it is not given */
     int64_t model_update_frequency;
+    bool is_async;                      /* samples are drawn a step ahead */
     bool enable_old_logprobs_recompute; /* as ROLL derives it */
     cr_old_log_probs old_log_probs;
     cr_choice_logprobs logprobs_mode;

@@ -160,7 +160,7 @@ const cri_key cri_keys[] = {
     LATER("rlvr", "user_defined_rollout_loop_cls", CRI_TEXT, NULL,
           "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"),
     K("rlvr", "router_args", "router"),
-    R("rlvr", "async_generation_ratio", "0", "0", "the check: above 0 is not available yet"),
+    R("rlvr", "async_generation_ratio", "0", "0", "pipeline"),
     C("rlvr", "adv_estimator", "gae",
       "reinforce|grpo|gae|!gigpo|!step_reinforce|!agentic_reinforce", "advantages"),
     I("rlvr", "ppo_epochs", "1", "1..1000", "pipeline"),

@@ -327,18 +327,37 @@ static void check_groups(const cr_config *c, cr_diagnostics *d)
                     "rewards are compared within a group: every advantage is 0");
 }
 
+/* Engines that sample while others work are on devices of their own. */
+static void check_async(const cr_config *c, double ratio, cr_diagnostics *d)
+{
+    static const char key[] = "async_generation_ratio";
+    const cr_worker_config *other;
+
+    if (ratio > 0 && ratio < 1)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, key), "%s must be 0 or at least 1", key);
+    else if (ratio > 1)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, key),
+                    "%s is %g: more than one step ahead is not available yet (use 1)", key, ratio);
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        other = r == CR_ROLE_INFER ? NULL : cr_role_in_run((cr_role)r, c);
+        for (int i = 0; c->is_async && other && i < other->num_devices; i++)
+            for (int k = 0; k < c->infer.num_devices; k++) {
+                if (other->devices[i] != c->infer.devices[k]) continue;
+                cr_diagnose(d, CR_ERROR, cri_place_of(c, key),
+                            "%s: actor_infer samples while %s works, and both have device %d "
+                            "(give actor_infer a device_mapping of its own)",
+                            key, other->name, other->devices[i]);
+                return;
+            }
+    }
+}
+
 /* Rules of the algorithm's keys. */
 static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     const cr_algorithm *a = &c->algorithm;
-    double async = cri_real_of(root, "async_generation_ratio");
 
-    if (async > 0 && async < 1)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "async_generation_ratio"),
-                    "async_generation_ratio must be 0 or at least 1");
-    else if (async > 0)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "async_generation_ratio"),
-                    "async_generation_ratio: asynchronous rollouts are not available yet");
+    check_async(c, cri_real_of(root, "async_generation_ratio"), d);
     if (a->advantage.adv_estimator == CR_ADV_GAE)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "adv_estimator"),
                     "adv_estimator: gae needs a critic, which is not available yet (use grpo or "
@@ -432,8 +451,9 @@ static void derive_old_log_probs(cr_config *c, cr_node *root)
     static const char key[] = "enable_old_logprobs_recompute";
     const cr_algorithm *a = &c->algorithm;
     int64_t dp = cr_worker_num_batches(&c->train), mini = cr_worker_batch_samples(&c->train);
-    bool is_asked_for = cri_flag_of(root, key),
-         is_exact = c->model_update_frequency == 1 && c->train.dtype == c->infer.dtype;
+    bool is_asked_for = cri_flag_of(root, key), is_exact = c->model_update_frequency == 1 &&
+                                                           c->train.dtype == c->infer.dtype &&
+                                                           !c->is_async;
 
     c->enable_old_logprobs_recompute = is_asked_for || a->advantage.kl_coef > 0;
     if (dp > 0 && mini > 0 && c->rollout_batch_size * c->group_size / dp / mini > 1)
@@ -444,7 +464,10 @@ static void derive_old_log_probs(cr_config *c, cr_node *root)
     if (cri_flag_of(root, "force_disable_old_logprobs_recompute"))
         c->enable_old_logprobs_recompute = false;
     cri_set_flag(c, root, key, c->enable_old_logprobs_recompute);
-    if (!c->enable_old_logprobs_recompute && a->ppo_epochs <= 1)
+    if (c->is_async && !is_asked_for && !a->advantage.add_token_level_kl &&
+        a->advantage.opd == CR_OPD_NONE)
+        c->old_log_probs = CR_OLD_RECORDED;
+    else if (!c->enable_old_logprobs_recompute && a->ppo_epochs <= 1)
         c->old_log_probs = CR_OLD_OF_PASS;
     else if (is_asked_for || a->advantage.add_token_level_kl || !is_exact)
         c->old_log_probs = CR_OLD_COMPUTED;
@@ -524,6 +547,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
                     "reference has no effect (init_kl_coef and use_kl_loss are off, and "
                     "enable_reference is not set)");
+    c->is_async = cri_real_of(root, "async_generation_ratio") > 0;
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);
     cri_check_service(c, d);

@@ -582,6 +582,7 @@ cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, 
         CR_TRY_GOTO(out, cr_reply_wait(run->x, request->name, 0.1, &data, &is_there, err));
         if (is_there) break;
         CR_TRY_GOTO(out, cr_run_watch(run, err));
+        if (run->on_wait) CR_TRY_GOTO(out, run->on_wait(run->on_wait_context, err));
         if (cr_now_s() > until_s)
             CR_TRY_GOTO(out, cr_fail(err, CR_ETIMEOUT,
                                      "step %lld: %s has not finished %s within %g s (rpc_timeout)",

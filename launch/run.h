@@ -53,6 +53,9 @@ typedef struct cr_run {
     int64_t num_requests;
     bool has_said_stop; /* that it will end with this step */
     bool has_begun;     /* a rank has done a command: what fails from now on is no wrong use */
+    /* what the pipeline does while it waits for a reply, or NULL: must not wait itself */
+    cr_status (*on_wait)(void *context, cr_err *err);
+    void *on_wait_context;
     cr_tracker *tracker;
     cr_view *view;
     int log_fd;

@@ -48,6 +48,7 @@ static cr_old_log_probs choose_old(const cr_learning *l, const cr_rollout *r, in
     bool is_corrected = cri_has_correction(l->config); /* it needs them before training */
     bool is_distilled = l->config->algorithm.advantage.opd != CR_OPD_NONE; /* so does this */
 
+    if (from == CR_OLD_RECORDED) return is_corrected ? CR_OLD_COMPUTED : from;
     if (from == CR_OLD_OF_PASS && !is_corrected) return from;
     if ((is_corrected || is_distilled) && l->has_differed) return CR_OLD_COMPUTED;
     for (size_t i = 0; i < r->num_samples && from != CR_OLD_COMPUTED; i++)

@@ -1,7 +1,12 @@
-/* pipeline_rlvr.c -- reinforcement learning from verifiable rewards, synchronous form.
+/* pipeline_rlvr.c -- reinforcement learning from verifiable rewards.
  *
  * One step (README, ARCHITECTURE): sync weights, validate if due, roll out and score, log-probs
  * of reference and teacher, old log-probs, advantages, train, report, checkpoint if due.
+ *
+ * With async_generation_ratio 1 the rollout of the next step begins before this one trains, with the weights that this
+ * one begins with: its samples are one step old when they are trained on. No rollout is under way when a checkpoint is
+ * saved after save_steps, so a resumed run has the numbers of one that was not interrupted; the step after it samples
+ * with its own weights.
  */
 #include "data/prompts.h"
 #include "launch/role_call.h"
@@ -33,8 +38,11 @@ typedef struct rlvr {
     int *num_prompts;   /* [num_rewards] of the step that runs */
     cr_learning learning;
     cr_saver saver;
-    int64_t num_empty; /* steps in a row, up to the last one, that trained nothing */
-    int64_t num_flat;  /* likewise, without any gradient */
+    int64_t num_empty;  /* steps in a row, up to the last one, that trained nothing */
+    int64_t num_flat;   /* likewise, without any gradient */
+    int64_t num_synced; /* the steps up to this number have sent their weights to the engines */
+    cr_rollouts *ahead; /* of the next step, which engines work on, or NULL (owned) */
+    cr_cursor *cursors_before; /* [num_rewards] before ahead was drawn */
 } rlvr;
 
 /* ---- start ---- */
@@ -189,6 +197,7 @@ static cr_status load(rlvr *s, cr_err *err)
 {
     s->orders = CR_NEW_ARRAY(cr_order, s->c->num_rewards);
     s->cursors = CR_NEW_ARRAY(cr_cursor, s->c->num_rewards);
+    s->cursors_before = CR_NEW_ARRAY(cr_cursor, s->c->num_rewards);
     s->shares = CR_NEW_ARRAY(double, s->c->num_rewards);
     s->num_prompts = CR_NEW_ARRAY(int, s->c->num_rewards);
     CR_TRY(cr_tokenizer_open(s->c->train.model_path, &s->tokenizer, err));
@@ -212,7 +221,8 @@ static cr_status save(rlvr *s, int64_t step, cr_err *err)
 
     CR_TRY(cr_saver_begin(&s->saver, step, &folder, err));
     path = cr_path_join(folder, "state/pipeline.json");
-    if (cr_progress_write(path, step, &s->learning, s->cursors, err) == CR_OK)
+    if (cr_progress_write(path, step, &s->learning, s->ahead ? s->cursors_before : s->cursors,
+                          err) == CR_OK)
         cr_note(cr_saver_start(&s->saver, err));
     cr_free(path);
     return err->status;
@@ -249,10 +259,14 @@ static cr_status validate(rlvr *s, int64_t step, const char *head, bool is_follo
                             .step = step,
                             .is_validation = true,
                             .is_followed = is_followed};
-    cr_rollout rollout;
+    cr_rollouts *rollouts = NULL;
+    cr_rollout rollout = {0};
     double start = cr_now_s();
 
-    CR_TRY(cr_rollout_collect(s->run, &args, &rollout, m, err));
+    if (cr_rollouts_begin(s->run, &args, &rollouts, err) == CR_OK)
+        cr_note(cr_rollouts_take(rollouts, &rollout, m, err));
+    cr_rollouts_free(rollouts);
+    CR_TRY(err->status);
     cr_verdict_warn(&rollout, "validation of step", step);
     cr_note(cr_rollout_write(s->run, &rollout, &s->validation, step, true, err));
     cr_validation_metrics(s->c, &rollout, &s->validation, head, m);
@@ -292,27 +306,70 @@ static cr_status learn(rlvr *s, cr_rollout *rollout, int64_t step, cr_metrics *m
     return cr_fail(err, unwritten.status, "%s", unwritten.msg);
 }
 
+/* Once a step: its weights go to the engines, and are validated. */
+static cr_status renew_engines(rlvr *s, int64_t step, cr_metrics *m, cr_err *err)
+{
+    double start = cr_now_s();
+
+    if (step < s->num_synced) return CR_OK;
+    s->num_synced = step + 1;
+    if (step % s->c->model_update_frequency == 0 || step == s->run->first_step) {
+        CR_TRY(sync_weights(s, err));
+        cr_metrics_set(m, cr_now_s() - start, "time/step_model_update");
+    }
+    return s->c->has_validation && step % s->c->eval_steps == 0
+               ? validate(s, step, "", /*is_followed=*/true, m, err)
+               : CR_OK;
+}
+
+static cr_status poll_ahead(void *pipeline, cr_err *err)
+{
+    rlvr *s = pipeline;
+
+    return s->ahead ? cr_rollouts_poll(s->ahead, err) : CR_OK;
+}
+
+static cr_status begin_rollout(rlvr *s, int64_t step, cr_err *err)
+{
+    const cr_rollout_args args = {
+        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size,
+        step,     false,     false};
+
+    memcpy(s->cursors_before, s->cursors, s->c->num_rewards * sizeof *s->cursors);
+    cr_cursors_deal(s->cursors, s->shares, s->c->num_rewards, s->c->rollout_batch_size,
+                    s->num_prompts);
+    return cr_rollouts_begin(s->run, &args, &s->ahead, err);
+}
+
+/* The rollout of this step; if the engines may go on, that of the next one begins. */
+static cr_status take_rollout(rlvr *s, int64_t step, bool is_next_begun, cr_rollout *rollout,
+                              cr_metrics *m, cr_err *err)
+{
+    bool is_old = s->ahead; /* by one step */
+    double at;
+
+    if (!is_old) CR_TRY(renew_engines(s, step, m, err));
+    at = cr_now_s();
+    if (!is_old) CR_TRY(begin_rollout(s, step, err));
+    cr_note(cr_rollouts_take(s->ahead, rollout, m, err));
+    cr_rollouts_free(s->ahead);
+    s->ahead = NULL;
+    CR_TRY(err->status);
+    cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
+    if (s->c->is_async) cr_metrics_set(m, is_old, "scheduler/off_policy_ratio");
+    if (s->c->is_async) CR_TRY(renew_engines(s, step, m, err));
+    return is_next_begun ? begin_rollout(s, step + 1, err) : CR_OK;
+}
+
 static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, cr_err *err)
 {
     cr_run *run = s->run;
-    double start = cr_now_s(), at = start;
+    double start = cr_now_s();
     cr_rollout rollout = {0};
-    cr_rollout_args args = {
-        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size,
-        step,     false,     false};
     bool is_last = step == s->c->max_steps - 1;
 
-    if (step % s->c->model_update_frequency == 0 || step == run->first_step) {
-        CR_TRY(sync_weights(s, err));
-        cr_metrics_set(m, cr_now_s() - at, "time/step_model_update");
-    }
-    if (s->c->has_validation && step % s->c->eval_steps == 0)
-        CR_TRY(validate(s, step, "", true, m, err));
-    at = cr_now_s();
-    cr_cursors_deal(s->cursors, s->shares, s->c->num_rewards, s->c->rollout_batch_size,
-                    s->num_prompts);
-    CR_TRY(cr_rollout_collect(run, &args, &rollout, m, err));
-    cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
+    *is_saved = is_last || cr_run_should_stop() || (step > 0 && step % s->c->save_steps == 0);
+    CR_TRY_GOTO(out, take_rollout(s, step, s->c->is_async && !*is_saved, &rollout, m, err));
     cr_verdict_warn(&rollout, "step", step);
     if (step % s->c->logging_steps == 0) show_samples(s, &rollout, step);
     CR_TRY_GOTO(out, learn(s, &rollout, step, m, err));
@@ -321,7 +378,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
         CR_TRY_GOTO(out, sync_weights(s, err));
         CR_TRY_GOTO(out, validate(s, step + 1, "final/", false, m, err));
     }
-    *is_saved = is_last || cr_run_should_stop() || (step > 0 && step % s->c->save_steps == 0);
+    *is_saved = *is_saved || cr_run_should_stop();
     CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
     if (*is_saved) CR_TRY_GOTO(out, save(s, step, err));
     cr_metrics_set(m, cr_now_s() - start, "time/step_total");
@@ -365,6 +422,8 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
     run->view = cr_view_create(run->first_step, s->c->max_steps, "critic/score/mean");
     if (resume_path) CR_TRY(resume(s, resume_path, err));
+    run->on_wait = poll_ahead;
+    run->on_wait_context = s;
     for (run->step = run->first_step; run->step < s->c->max_steps && err->status == CR_OK;
          run->step++) {
         cr_metrics_clear(&m);
@@ -383,12 +442,14 @@ static void close_pipeline(void *pipeline)
     if (!s) return;
     for (size_t d = 0; s->orders && d < s->c->num_rewards; d++)
         cr_order_free(&s->orders[d]);
+    cr_rollouts_free(s->ahead);
     cr_saver_fini(&s->saver);
     for (int r = 0; r < CR_NUM_ROLES; r++)
         cr_role_service_close(s->learning.services[r]);
     cr_learning_free(&s->learning);
     cr_free(s->orders);
     cr_free(s->cursors);
+    cr_free(s->cursors_before);
     cr_free(s->shares);
     cr_free(s->num_prompts);
     cr_dataset_free(&s->data);

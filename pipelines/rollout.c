@@ -28,9 +28,12 @@ typedef struct tally {
     size_t num_answers, num_failures;
 } tally;
 
-typedef struct collector {
+struct cr_rollouts {
     cr_run *run;
-    const cr_rollout_args *args;
+    cr_rollout_args args;
+    cr_role_call generate;
+    cr_record command; /* of generate */
+    double began_s, done_s;
     cr_distribution distribution;
     flight *flights;
     size_t num, capacity, num_done, num_kept, num_wanted;
@@ -45,7 +48,7 @@ typedef struct collector {
         cr_entry *items; /* that are acknowledged together (owned) */
         size_t num, capacity;
     } read[2]; /* responses, verdicts */
-} collector;
+};
 
 static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
 {
@@ -54,7 +57,7 @@ static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
 }
 
 /* A message on a stream; with entry it is the next life of that entry. Sent with the next command. */
-static cr_status put(collector *c, cr_message_kind kind, const void *message, const char *stream,
+static cr_status put(cr_rollouts *c, cr_message_kind kind, const void *message, const char *stream,
                      const char *name, const cr_entry *entry, cr_err *err)
 {
     cr_buf packed = {0};
@@ -67,9 +70,9 @@ static cr_status put(collector *c, cr_message_kind kind, const void *message, co
 }
 
 /* Put one prompt on the stream, and its row into the table. */
-static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
+static cr_status ask(cr_rollouts *c, int domain, uint32_t row_index, cr_err *err)
 {
-    const cr_rollout_args *args = c->args;
+    const cr_rollout_args *args = &c->args;
     const cr_row *row = &args->data->rows[row_index];
     const cr_field_array prompt_ids = {row->ids, row->num_ids};
     const cr_prompt_row text = {{row->text, strlen(row->text)}, prompt_ids};
@@ -105,15 +108,15 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
 }
 
 /* A group is complete: does the query filter of its domain keep it? */
-static bool is_kept(const collector *c, const flight *f)
+static bool is_kept(const cr_rollouts *c, const flight *f)
 {
     double *rewards;
     size_t num = 0;
     bool kept;
 
-    if (c->args->is_validation || c->args->group_size < 2) return true;
-    rewards = CR_NEW_ARRAY(double, c->args->group_size);
-    for (size_t i = 0; i < c->args->group_size; i++)
+    if (c->args.is_validation || c->args.group_size < 2) return true;
+    rewards = CR_NEW_ARRAY(double, c->args.group_size);
+    for (size_t i = 0; i < c->args.group_size; i++)
         if (cr_sample_has_verdict(&f->samples[i])) rewards[num++] = f->samples[i].reward;
     kept = cr_query_filter_keeps(&c->run->config->rewards[f->domain].filter, rewards, num);
     cr_free(rewards);
@@ -121,7 +124,7 @@ static bool is_kept(const collector *c, const flight *f)
 }
 
 /* The same sample once more on the stream of its reward number k, as "ID.1". */
-static cr_status score_again(collector *c, const cr_entry *entry, cr_sample *s, size_t k,
+static cr_status score_again(cr_rollouts *c, const cr_entry *entry, cr_sample *s, size_t k,
                              cr_err *err)
 {
     cr_sample_reward *x = &s->rewards[k];
@@ -140,7 +143,7 @@ static cr_status score_again(collector *c, const cr_entry *entry, cr_sample *s, 
 }
 
 /* All of its rewards have come. */
-static void settle_sample(collector *c, cr_sample *s)
+static void settle_sample(cr_rollouts *c, cr_sample *s)
 {
     cr_sample_merge(c->run->config, s);
     c->num_verdicts += cr_sample_has_verdict(s);
@@ -154,23 +157,23 @@ static void settle_sample(collector *c, cr_sample *s)
     }
 }
 
-static bool has_verdict(const collector *c, const flight *f)
+static bool has_verdict(const cr_rollouts *c, const flight *f)
 {
-    for (size_t i = 0; i < c->args->group_size; i++)
+    for (size_t i = 0; i < c->args.group_size; i++)
         if (cr_sample_has_verdict(&f->samples[i])) return true;
     return false;
 }
 
-static cr_status draw(collector *c, int domain, cr_err *err)
+static cr_status draw(cr_rollouts *c, int domain, cr_err *err)
 {
-    return ask(c, domain, cr_order_draw(&c->args->orders[domain], &c->args->cursors[domain]), err);
+    return ask(c, domain, cr_order_draw(&c->args.orders[domain], &c->args.cursors[domain]), err);
 }
 
 /* The group is complete: it is kept, or the next prompt of its domain takes its place. */
-static cr_status settle(collector *c, flight *f, cr_err *err)
+static cr_status settle(cr_rollouts *c, flight *f, cr_err *err)
 {
     c->num_done++;
-    f->is_failed = !c->args->is_validation && !has_verdict(c, f);
+    f->is_failed = !c->args.is_validation && !has_verdict(c, f);
     if (f->is_failed) return CR_OK;
     f->is_kept = is_kept(c, f);
     if (f->is_kept) {
@@ -178,7 +181,7 @@ static cr_status settle(collector *c, flight *f, cr_err *err)
         return CR_OK;
     }
     c->num_filtered++;
-    if (c->num_filtered > 50 * c->args->group_size + 20 * c->num_kept + 1000)
+    if (c->num_filtered > 50 * c->args.group_size + 20 * c->num_kept + 1000)
         return cr_fail(err, CR_ECONFIG,
                        "the query filter of %s rejected %zu groups and kept %zu: no batch can be "
                        "filled (widen query_filter_config, or raise temperature)",
@@ -189,7 +192,7 @@ static cr_status settle(collector *c, flight *f, cr_err *err)
 /* All that was asked has come. Groups without a verdict are drawn again, as often as the step has groups
  * and unless nothing at all got a verdict, or none is needed; else they stay. In order of draws, so that the same verdicts
  * give the same rollout whatever came first. */
-static cr_status settle_failed(collector *c, cr_err *err)
+static cr_status settle_failed(cr_rollouts *c, cr_err *err)
 {
     const bool are_rewards_used = c->run->config->algorithm.advantage.opd != CR_OPD_PURE;
 
@@ -208,15 +211,15 @@ static cr_status settle_failed(collector *c, cr_err *err)
 }
 
 /* What is longer was not sampled here: a train rank has no room for it. */
-static size_t max_ids_of(const collector *c, const cr_sample *s)
+static size_t max_ids_of(const cr_rollouts *c, const cr_sample *s)
 {
-    if (c->args->is_validation) return SIZE_MAX;
-    return (size_t)c->run->config->sequence_length - c->args->data->rows[s->row].num_ids;
+    if (c->args.is_validation) return SIZE_MAX;
+    return (size_t)c->run->config->sequence_length - c->args.data->rows[s->row].num_ids;
 }
 
 /* The sample that an entry is of, and which of its rewards. NULL: no flight waits for it, it is a left-over of
  * another step. */
-static cr_sample *find_sample(const collector *c, const char *name, flight **f, size_t *k)
+static cr_sample *find_sample(const cr_rollouts *c, const char *name, flight **f, size_t *k)
 {
     uint64_t bits;
     bool is_second;
@@ -225,24 +228,24 @@ static cr_sample *find_sample(const collector *c, const char *name, flight **f, 
 
     if (!cr_sample_name_read(name, &bits, k, &is_second)) return NULL;
     id = cr_sample_id_parse(bits);
-    if (id.step != c->args->step || id.is_validation != c->args->is_validation ||
-        id.draw >= c->num || id.index >= c->args->group_size)
+    if (id.step != c->args.step || id.is_validation != c->args.is_validation || id.draw >= c->num ||
+        id.index >= c->args.group_size)
         return NULL;
     *f = &c->flights[id.draw];
     s = &(*f)->samples[id.index];
     return *k < s->num_rewards && s->rewards[*k].is_second == is_second ? s : NULL;
 }
 
-static cr_status read_response(collector *c, const cr_record *record, cr_sample *s, cr_err *err)
+static cr_status read_response(cr_rollouts *c, const cr_record *record, cr_sample *s, cr_err *err)
 {
     if (s->ids) return CR_OK; /* a second copy */
     CR_TRY(cr_sample_read(record, max_ids_of(c, s), s, err));
-    if (c->args->is_validation) return CR_OK;
+    if (c->args.is_validation) return CR_OK;
     return cr_distribution_check(&c->distribution, s->kept.num != NULL, err);
 }
 
 /* Has a block no verdict on a sample? Then it is asked once more, unless it is in vain: enough have tried. */
-static bool should_ask_again(const collector *c, const cr_sample_reward *x)
+static bool should_ask_again(const cr_rollouts *c, const cr_sample_reward *x)
 {
     const tally *t = &c->tallies[x->block];
 
@@ -250,7 +253,7 @@ static bool should_ask_again(const collector *c, const cr_sample_reward *x)
 }
 
 /* What reward number k of a sample says. */
-static cr_status accept_verdict(collector *c, const cr_entry *entry, const cr_record *record,
+static cr_status accept_verdict(cr_rollouts *c, const cr_entry *entry, const cr_record *record,
                                 flight *f, cr_sample *s, size_t k, cr_err *err)
 {
     cr_sample_reward *x = &s->rewards[k];
@@ -265,7 +268,7 @@ static cr_status accept_verdict(collector *c, const cr_entry *entry, const cr_re
         c->tallies[x->block].num_failures++;
     if (++s->num_come < s->num_rewards) return CR_OK;
     settle_sample(c, s);
-    if (++f->num_come < c->args->group_size) return CR_OK;
+    if (++f->num_come < c->args.group_size) return CR_OK;
     return settle(c, f, err);
 }
 
@@ -274,7 +277,7 @@ static bool is_verdict(const cr_entry *entry)
     return strcmp(entry->stream, CR_STREAM_SCORED) == 0;
 }
 
-static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
+static cr_status accept(cr_rollouts *c, const cr_entry *entry, cr_err *err)
 {
     size_t k;
     flight *f;
@@ -291,7 +294,7 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
 
 /* A verdict on a response that has not come yet: engines put the response on its stream before they ask for rewards,
  * but both streams are read in pieces. */
-static bool must_wait(const collector *c, const cr_entry *entry)
+static bool must_wait(const cr_rollouts *c, const cr_entry *entry)
 {
     size_t k;
     flight *f;
@@ -309,7 +312,7 @@ static void forget(struct read_entries *read)
 
 /* Entries that were read are acknowledged many at once; one that Redis gives again after a lost connection is a second
  * copy. */
-static void acknowledge(collector *c, size_t at_least)
+static void acknowledge(cr_rollouts *c, size_t at_least)
 {
     for (int k = 0; k < 2; k++) {
         if (c->read[k].num < at_least) continue;
@@ -319,7 +322,7 @@ static void acknowledge(collector *c, size_t at_least)
 }
 
 /* The entries that wait and can be read now. */
-static cr_status accept_waiting(collector *c, cr_err *err)
+static cr_status accept_waiting(cr_rollouts *c, cr_err *err)
 {
     size_t num = c->num_waiting;
 
@@ -340,12 +343,12 @@ static cr_status accept_waiting(collector *c, cr_err *err)
 }
 
 /* Responses and verdicts that have come meanwhile. */
-static cr_status take(collector *c, size_t *num, cr_err *err)
+static cr_status take(cr_rollouts *c, double wait_s, size_t *num, cr_err *err)
 {
     static const char *const streams[] = {CR_STREAM_SAMPLED, CR_STREAM_SCORED};
     cr_entries entries;
 
-    CR_TRY(cr_stream_take(c->run->x, streams, 2, CR_GROUP_PIPELINE, "pipeline", 64, 0.2, 60,
+    CR_TRY(cr_stream_take(c->run->x, streams, 2, CR_GROUP_PIPELINE, "pipeline", 64, wait_s, 60,
                           &entries, err));
     *num = entries.num;
     for (int kind = 0; kind < 2; kind++) /* responses first */
@@ -361,9 +364,9 @@ static cr_status take(collector *c, size_t *num, cr_err *err)
     return accept_waiting(c, err);
 }
 
-static cr_status ask_all(collector *c, cr_err *err)
+static cr_status ask_all(cr_rollouts *c, cr_err *err)
 {
-    const cr_rollout_args *args = c->args;
+    const cr_rollout_args *args = &c->args;
 
     if (args->is_validation) {
         for (size_t i = 0; i < args->data->num_rows; i++)
@@ -380,7 +383,7 @@ static cr_status ask_all(collector *c, cr_err *err)
 }
 
 /* Who has the samples that do not come? */
-static cr_status no_sample_came(const collector *c, cr_err *err)
+static cr_status no_sample_came(const cr_rollouts *c, cr_err *err)
 {
     const cr_config *config = c->run->config;
     int64_t num = 0;
@@ -394,22 +397,22 @@ static cr_status no_sample_came(const collector *c, cr_err *err)
             return cr_fail(err, CR_ETIMEOUT,
                            "step %lld: no sample was scored for %g s (rpc_timeout): %lld wait for "
                            "the reward workers of %s",
-                           (long long)c->args->step, config->rpc_timeout, (long long)num,
+                           (long long)c->args.step, config->rpc_timeout, (long long)num,
                            config->rewards[d].domain);
     }
     return cr_fail(err, CR_ETIMEOUT,
                    "step %lld: actor_infer generated no sample for %g s (rpc_timeout), %zu of %zu "
                    "groups are there",
-                   (long long)c->args->step, config->rpc_timeout, c->num_done, c->num);
+                   (long long)c->args.step, config->rpc_timeout, c->num_done, c->num);
 }
 
 /* A sample whose row is gone never comes: reward workers take it for one of a step that is over. */
-static cr_status look_for_row(const collector *c, cr_err *err)
+static cr_status look_for_row(const cr_rollouts *c, cr_err *err)
 {
     bool is_there = true;
 
     for (size_t i = 0; i < c->num; i++) {
-        if (c->flights[i].num_come == c->args->group_size) continue;
+        if (c->flights[i].num_come == c->args.group_size) continue;
         CR_TRY(cr_rows_has(c->run->x, c->flights[i].samples[0].id, &is_there, err));
         break;
     }
@@ -418,20 +421,26 @@ static cr_status look_for_row(const collector *c, cr_err *err)
                    "step %lld: the run's keys are no longer in Redis (rows of prompts are gone): "
                    "FLUSHALL, FLUSHDB, DEL or an eviction has removed them; "
                    "resume_from_checkpoint=true goes on",
-                   (long long)c->args->step);
+                   (long long)c->args.step);
 }
 
-static cr_status collect(collector *c, cr_err *err)
+/* Read what has come within wait_s. */
+static cr_status advance(cr_rollouts *c, double wait_s, size_t *num, cr_err *err)
+{
+    CR_TRY(take(c, wait_s, num, err));
+    if (c->num_done == c->num) CR_TRY(settle_failed(c, err));
+    if (c->num_done == c->num && c->done_s == 0) c->done_s = cr_now_s();
+    return CR_OK;
+}
+
+static cr_status collect(cr_rollouts *c, cr_err *err)
 {
     const double look_s = 5;
-    double came_s, looked_s;
+    double came_s = cr_now_s(), looked_s = came_s;
 
-    CR_TRY(ask_all(c, err));
-    CR_TRY(cr_exchange_flush(c->run->x, err));
-    came_s = looked_s = cr_now_s();
     while (c->num_done < c->num) {
         size_t num;
-        CR_TRY(take(c, &num, err));
+        CR_TRY(advance(c, 0.2, &num, err));
         if (num) came_s = looked_s = cr_now_s();
         if (cr_now_s() - looked_s > look_s) {
             CR_TRY(look_for_row(c, err));
@@ -441,18 +450,17 @@ static cr_status collect(collector *c, cr_err *err)
         if (cr_now_s() - came_s > c->run->config->rpc_timeout) return no_sample_came(c, err);
         if (c->run->view)
             cr_view_progress(c->run->view, "step %lld: %zu of %zu groups %s",
-                             (long long)c->args->step, c->num_done, c->num,
-                             c->args->is_validation ? "validated" : "scored");
-        if (c->num_done == c->num) CR_TRY(settle_failed(c, err));
+                             (long long)c->args.step, c->num_done, c->num,
+                             c->args.is_validation ? "validated" : "scored");
     }
     acknowledge(c, 0);
     return CR_OK;
 }
 
 /* Groups in order of domain, then of draw. */
-static void order_groups(collector *c, cr_rollout *out)
+static void order_groups(cr_rollouts *c, cr_rollout *out)
 {
-    out->group_size = c->args->group_size;
+    out->group_size = c->args.group_size;
     out->samples = CR_NEW_ARRAY(cr_sample, c->num_kept * out->group_size);
     for (size_t d = 0; d < c->run->config->num_rewards; d++)
         for (size_t i = 0; i < c->num; i++) {
@@ -464,7 +472,7 @@ static void order_groups(collector *c, cr_rollout *out)
                 f->samples[k] = (cr_sample){.id = 0};
                 s->group = out->num_groups;
                 out->num_response_tokens += s->num_ids;
-                out->num_prompt_tokens += c->args->data->rows[s->row].num_ids;
+                out->num_prompt_tokens += c->args.data->rows[s->row].num_ids;
             }
             out->num_groups++;
         }
@@ -496,48 +504,73 @@ static void clear_streams(cr_run *run)
     }
 }
 
-cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
-                             cr_metrics *m, cr_err *err)
+cr_status cr_rollouts_begin(cr_run *run, const cr_rollout_args *args, cr_rollouts **out,
+                            cr_err *err)
 {
-    collector c = {.run = run, .args = args, .distribution = cr_distribution_of(run->config)};
-    cr_record command = {0};
-    cr_role_call generate = {.role = CR_ROLE_INFER,
-                             .ask = CR_ASK_GENERATE,
-                             .command = &command,
-                             .metrics = m},
-                 pause = {.role = CR_ROLE_INFER, .ask = CR_ASK_PAUSE};
-    double start = cr_now_s();
+    cr_rollouts *c = CR_NEW(cr_rollouts);
+
+    *c = (cr_rollouts){.run = run,
+                       .args = *args,
+                       .distribution = cr_distribution_of(run->config),
+                       .generate = {.role = CR_ROLE_INFER, .ask = CR_ASK_GENERATE},
+                       .began_s = cr_now_s()};
+    *out = c;
+    c->tallies = CR_NEW_ARRAY(tally, run->config->num_rewards);
+    cr_record_set_int(&c->command, CR_FIELD_STEP, args->step);
+    cr_record_set_int(&c->command, CR_FIELD_OFFLOAD, !args->is_followed);
+    c->generate.command = &c->command;
+    CR_TRY(cr_role_call_begin(run, &c->generate, err));
+    CR_TRY(ask_all(c, err));
+    c->args.num_prompts = NULL;
+    return cr_exchange_flush(run->x, err);
+}
+
+cr_status cr_rollouts_poll(cr_rollouts *c, cr_err *err)
+{
+    size_t num;
+
+    return c->num_done < c->num ? advance(c, 0, &num, err) : CR_OK;
+}
+
+cr_status cr_rollouts_take(cr_rollouts *c, cr_rollout *out, cr_metrics *m, cr_err *err)
+{
+    cr_role_call pause = {.role = CR_ROLE_INFER, .ask = CR_ASK_PAUSE};
 
     *out = (cr_rollout){0};
-    c.tallies = CR_NEW_ARRAY(tally, run->config->num_rewards);
-    cr_record_set_int(&command, CR_FIELD_STEP, args->step);
-    cr_record_set_int(&command, CR_FIELD_OFFLOAD, !args->is_followed);
-    if (cr_role_call_begin(run, &generate, err) == CR_OK) cr_note(collect(&c, err));
-    out->generate_s = cr_now_s() - start;
-    if (err->status == CR_OK) cr_note(cr_role_call_run(run, &pause, err));
-    if (err->status == CR_OK) cr_note(cr_role_call_finish(run, &generate, err));
-    if (err->status == CR_OK) clear_streams(run);
-    if (err->status == CR_OK) order_groups(&c, out);
-    for (size_t i = 0; i < c.num; i++) {
-        for (size_t k = 0; k < args->group_size; k++)
-            cr_sample_free(&c.flights[i].samples[k]);
-        cr_free(c.flights[i].samples);
-    }
-    cr_free(c.flights);
-    for (size_t i = 0; i < c.num_waiting; i++)
-        cr_entry_free(&c.waiting[i]);
-    for (int k = 0; k < 2; k++) {
-        forget(&c.read[k]);
-        cr_free(c.read[k].items);
-    }
-    cr_free(c.waiting);
-    cr_free(c.tallies);
-    cr_free(c.failure);
-    cr_free(c.left_out);
-    cr_role_call_free(&generate);
+    c->generate.metrics = m;
+    CR_TRY_GOTO(out, collect(c, err));
+    CR_TRY_GOTO(out, cr_role_call_run(c->run, &pause, err));
+    CR_TRY_GOTO(out, cr_role_call_finish(c->run, &c->generate, err));
+    clear_streams(c->run);
+    order_groups(c, out);
+    out->generate_s = c->num ? c->done_s - c->began_s : 0;
+out:
     cr_role_call_free(&pause);
-    cr_record_free(&command);
     return err->status;
+}
+
+void cr_rollouts_free(cr_rollouts *c)
+{
+    if (!c) return;
+    for (size_t i = 0; i < c->num; i++) {
+        for (size_t k = 0; k < c->args.group_size; k++)
+            cr_sample_free(&c->flights[i].samples[k]);
+        cr_free(c->flights[i].samples);
+    }
+    cr_free(c->flights);
+    for (size_t i = 0; i < c->num_waiting; i++)
+        cr_entry_free(&c->waiting[i]);
+    for (int k = 0; k < 2; k++) {
+        forget(&c->read[k]);
+        cr_free(c->read[k].items);
+    }
+    cr_free(c->waiting);
+    cr_free(c->tallies);
+    cr_free(c->failure);
+    cr_free(c->left_out);
+    cr_role_call_free(&c->generate);
+    cr_record_free(&c->command);
+    cr_free(c);
 }
 
 void cr_rollout_free(cr_rollout *rollout)

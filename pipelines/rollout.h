@@ -1,5 +1,14 @@
 /* rollout.h -- all groups of one step: prompts out, scored samples back, in a repeatable order.
  *
+ *     cr_rollouts *r;
+ *     cr_rollouts_begin(run, &args, &r, err)      engines begin; the caller goes on
+ *     cr_rollouts_poll(r, err)                    now and then: reads what has come, does not wait
+ *     cr_rollouts_take(r, &rollout, &m, err)      waits for the rest; engines are idle then
+ *     cr_rollouts_free(r)                         also after a failure
+ *
+ * Engines work on one rollout at a time. They may get other weights while none is under way, so all samples of a rollout
+ * are of one version of the weights.
+ *
  * Flow 2 and 5 of 7. A group is the samples of one prompt. Groups are drawn from the cursors of their
  * domains; a group that the domain's query filter rejects is replaced by the next prompt, so what is
  * kept is always the same prefix of the same sequence, whoever finished first. Samples are ordered by
@@ -31,7 +40,7 @@ typedef struct cr_rollout {
     size_t num_left_out;             /* rewards that failed and are left out: on_failure: abstain */
     char *left_out;                  /* the first of them, and why; NULL: none (owned) */
     char *failure;     /* the first sample without a verdict, and why; NULL: all have one (owned) */
-    double generate_s; /* until the last sample was there */
+    double generate_s; /* from the beginning until the last sample was there */
     size_t num_prompt_tokens, num_response_tokens;
 } cr_rollout;
 
@@ -47,9 +56,15 @@ typedef struct cr_rollout_args {
     bool is_followed;  /* by another rollout with the same weights: engines stay loaded */
 } cr_rollout_args;
 
-/* Ask, wait, order. */
-CR_MUST cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
-                                     cr_metrics *m, cr_err *err);
+typedef struct cr_rollouts cr_rollouts;
+/* Prompts go out. args is copied; what it points to, but num_prompts, has to live as long as *out. */
+CR_MUST cr_status cr_rollouts_begin(cr_run *run, const cr_rollout_args *args, cr_rollouts **out,
+                                    cr_err *err);
+/* Groups that are rejected are replaced, rewards that failed are asked for again: without a poll that waits for the take. */
+CR_MUST cr_status cr_rollouts_poll(cr_rollouts *r, cr_err *err);
+/* Wait, order, clear the streams. Seconds and bytes of the engines' phase are added to m. */
+CR_MUST cr_status cr_rollouts_take(cr_rollouts *r, cr_rollout *out, cr_metrics *m, cr_err *err);
+void cr_rollouts_free(cr_rollouts *r);
 void cr_rollout_free(cr_rollout *rollout);
 /* rollouts/step-000000.jsonl, of a validation val-000000.jsonl: one line a sample, in order. */
 CR_MUST cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout,

@@ -102,7 +102,8 @@ static cr_status ask(epoch *e, cr_train_sums *sums, cr_metrics *m, cr_err *err)
                          .columns = cr_sample_batch_columns(&e->b->batch),
                          .metrics = m};
 
-    if (old_from != CR_OLD_COMPUTED) call.columns &= ~(1U << CR_COLUMN_OLD);
+    if (old_from != CR_OLD_COMPUTED && old_from != CR_OLD_RECORDED)
+        call.columns &= ~(1U << CR_COLUMN_OLD);
     fill_command(e, old_from, &command);
     if (cr_role_call_run(e->run, &call, err) == CR_OK)
         cr_note(cr_role_call_add_sums(&call, sums, err));

@@ -301,7 +301,7 @@ static const struct {
     {"rlvr", "val_sequence_length", "48", {"val_prompt_length=24", "val_sequence_length=40"}},
     {"rlvr", "rollout_batch_size", "16", {NULL}},
     {"rlvr", "num_return_sequences_in_group", "8", {NULL}},
-    {"rlvr", "async_generation_ratio", "1", {NULL}},
+    {"rlvr", "async_generation_ratio", "1", {"actor_infer.device_mapping=[6, 7]"}},
     {"rlvr", "enable_reference", "true", {"init_kl_coef=0"}},
     {"rlvr",
      "force_disable_old_logprobs_recompute",
