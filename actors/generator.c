@@ -126,7 +126,7 @@ void cr_generator_close(cr_generator *g)
     cr_free(g);
 }
 
-static cr_status sync_weights(cr_generator *g, cr_err *err)
+static cr_status sync_weights(cr_generator *g, cr_record *reply, cr_err *err)
 {
     const cr_worker_config *train = &g->a->config->train;
     cr_mesh_shape shape;
@@ -134,7 +134,9 @@ static cr_status sync_weights(cr_generator *g, cr_err *err)
     g->is_loaded = false;
     CR_TRY(need_weights(g, err));
     CR_TRY(cr_mesh_shape_of(train, train->num_devices, &shape, err));
-    return cr_weight_sync_receive(g->weights, g->a->sync_group, &shape, err);
+    CR_TRY(cr_weight_sync_receive(g->weights, g->a->sync_group, &shape, err));
+    cr_record_set_int(reply, CR_FIELD_BYTES, cr_weight_copy_synced_bytes(g->weights));
+    return CR_OK;
 }
 
 /* ---- a rollout ---- */
@@ -377,7 +379,7 @@ cr_status cr_generator_serve(void *generator, cr_ask ask, const cr_record *comma
 {
     cr_generator *g = generator;
 
-    if (ask == CR_ASK_SYNC) return sync_weights(g, err);
+    if (ask == CR_ASK_SYNC) return sync_weights(g, reply, err);
     if (ask == CR_ASK_GENERATE) return serve_rollout(g, command, reply, err);
     return cr_fail(err, CR_EFORMAT, "the command %s came while nothing is generated",
                    cr_ask_name(ask));

@@ -9,6 +9,7 @@
  * with its own weights.
  */
 #include "data/prompts.h"
+#include "exchange/record.h"
 #include "launch/role_call.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/progress.h"
@@ -240,12 +241,16 @@ static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
 
 /* ---- phases of a step ---- */
 
-/* Train ranks send, engines receive: all are asked before any is waited for. */
-static cr_status sync_weights(rlvr *s, cr_err *err)
+/* Train ranks send, engines receive: all are asked before any is waited for. m: or NULL. */
+static cr_status sync_weights(rlvr *s, cr_metrics *m, cr_err *err)
 {
     cr_role_call call = {.role = CR_NUM_ROLES, .ask = CR_ASK_SYNC};
+    int64_t num_bytes = 0; /* into the last engine: all get as many */
 
     cr_note(cr_role_call_run(s->run, &call, err));
+    if (err->status == CR_OK)
+        cr_note(cr_record_get_int(&call.replies[call.num - 1], CR_FIELD_BYTES, &num_bytes, err));
+    if (m) cr_metrics_set(m, (double)num_bytes, "system/actor_infer/sync_bytes");
     cr_role_call_free(&call);
     return err->status;
 }
@@ -314,7 +319,7 @@ static cr_status renew_engines(rlvr *s, int64_t step, cr_metrics *m, cr_err *err
     if (step < s->num_synced) return CR_OK;
     s->num_synced = step + 1;
     if (step % s->c->model_update_frequency == 0 || step == s->run->first_step) {
-        CR_TRY(sync_weights(s, err));
+        CR_TRY(sync_weights(s, m, err));
         cr_metrics_set(m, cr_now_s() - start, "time/step_model_update");
     }
     return s->c->has_validation && step % s->c->eval_steps == 0
@@ -375,7 +380,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     CR_TRY_GOTO(out, learn(s, &rollout, step, m, err));
     if (is_last &&
         s->c->has_validation) { /* what came out of it: ROLL leaves that to the next run */
-        CR_TRY_GOTO(out, sync_weights(s, err));
+        CR_TRY_GOTO(out, sync_weights(s, NULL, err));
         CR_TRY_GOTO(out, validate(s, step + 1, "final/", false, m, err));
     }
     *is_saved = *is_saved || cr_run_should_stop();

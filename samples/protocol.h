@@ -71,6 +71,7 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_BUSY      "busy"
 #define CR_FIELD_TOKENS    "tokens"
 #define CR_FIELD_PREEMPTED "preempted"
+#define CR_FIELD_BYTES     "bytes"
 /* save, resume; generate */
 #define CR_FIELD_FOLDER "folder"
 /* save */

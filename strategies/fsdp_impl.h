@@ -83,6 +83,8 @@ struct cr_fsdp {
     cr_moe *moe;         /* NULL: ep_size 1 */
     float *host_rows;    /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
     size_t num_host_rows;
+    int64_t
+        frozen_version; /* counts how often frozen parameters were read: receivers of a sync have one of these */
     int64_t num_updates;
     double loss_scale;        /* 0: none */
     int64_t num_good_updates; /* since the scale changed */

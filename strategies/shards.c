@@ -213,6 +213,7 @@ cr_status cri_shards_read_frozen(cr_fsdp *f, const char *model_folder, cr_err *e
     cr_weights *source;
 
     cri_states_changed(f);
+    f->frozen_version++;
     CR_TRY(cr_weights_open(model_folder, f->model, &source, err));
     for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++)
         cr_note(fill_flat(f, source, &f->units.unit[i].frozen, false, err));
@@ -241,6 +242,7 @@ cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
     }
     CR_TRY(allocate(f, CRI_FROZEN, frozen, err));
     point(f);
+    f->frozen_version = 1;
     return cr_device_is_meta(f->dev) ? CR_OK : fill(f, err);
 }
 

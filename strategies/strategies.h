@@ -139,9 +139,17 @@ CR_MUST cr_status cr_weight_copy_create(cr_model *model, cr_device *dev,
 void cr_weight_copy_destroy(cr_weight_copy *r);
 /* Weight version: how many updates the weights had when they were sent; -1: none have come. */
 int64_t cr_weight_copy_version(const cr_weight_copy *r);
+/* Bytes that the last sync brought. */
+int64_t cr_weight_copy_synced_bytes(const cr_weight_copy *r);
+/* Bytes of a sync, a receiver's first one or another. With expert parallelism there may be fewer checksums. */
+typedef struct cr_sync_bytes {
+    int64_t params, padding, checksums; /* padding: to the cut of the senders' shards */
+} cr_sync_bytes;
+cr_sync_bytes cr_weight_copy_sync_bytes(const cr_weight_copy *r, bool is_first);
 /* Both are called together by all ranks of `group`: the ranks of the sender's mesh in order, then the receivers.
  * Send this rank's shards, cast to dtype, to the receivers. Replica d of the sender's
- * ddp axis serves the receivers i with i % num_ddp == d (expert-parallel experts: eddp). Checksums of each unit follow. */
+ * ddp axis serves the receivers i with i % num_ddp == d (expert-parallel experts: eddp). Checksums of each unit follow.
+ * Frozen parameters go only if a receiver has not those that are here. */
 CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_err *err);
 /* Checks every checksum, then points param->weight into the copy. */
 CR_MUST cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group,

@@ -1,5 +1,6 @@
 /* roles.c -- see roles.h. */
 #include "plan/run/roles.h"
+#include "actors/phases.h"
 #include "actors/strategy_args.h"
 #include "configs/configs.h"
 #include "configs/worker.h"
@@ -103,6 +104,15 @@ static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role 
     return err->status;
 }
 
+/* Its weights are gone between rollouts (actors/generator.c): each sync is like the first. */
+static bool gives_weights_up(const cr_plan *p)
+{
+    cr_layout layout;
+
+    cr_layout_init(&layout, &p->config);
+    return p->config.infer.engine.sleep_level > 1 && cr_phase_is_shared(&layout, CR_ROLE_INFER);
+}
+
 /* The part of p->memory that an engine has, of its fullest GPU (actors/generator.c). */
 static int64_t engine_memory(const cr_plan *p)
 {
@@ -186,7 +196,9 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     out->num_recorded = cr_engine_max_captured(model, w->engine.enforce_eager);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};
     out->synced.num = 1;
-    out->synced.num_bytes = bytes.values;
+    out->sync = cr_weight_copy_sync_bytes(weights, gives_weights_up(p));
+    out->first_sync = cr_weight_copy_sync_bytes(weights, /*is_first=*/true);
+    out->synced.num_bytes = cr_plan_sync_sum(&out->sync);
 out:
     cr_weight_copy_destroy(weights);
     if (dev) cr_device_close(dev);

@@ -79,10 +79,33 @@ rlvr() {
     learned $1 4
     [ "$(values actor/train_infer_diff_max $tmp/$1/metrics.jsonl | sort -u)" = 0 ] || fail "$1: generation and training differ"
 }
+# synced NAME [key=value ..]: each sync but the first brought as many bytes as planned: adapters, padding, checksums
+synced() {
+    local name=$1 dtype=$2
+    shift 2
+    "$CROLL" plan configs/quickstart/rlvr.yaml --json pretrain=$tmp/home/sft_model ${lora[@]/#/actor_train.model_args.} "$@" >$tmp/plan 2>&1 || fail "plan: $(cat $tmp/plan)"
+    python3 - $tmp/plan $tmp/$name/metrics.jsonl $tmp/$name/latest/actor_train/adapter_model.safetensors $dtype <<'PYTHON' || fail "$name: bytes of a sync"
+import json, os, struct, sys
+sync = json.load(open(sys.argv[1]))["roles"][1]["step"]["weight_sync"]
+got = [json.loads(line)["system/actor_infer/sync_bytes"] for line in open(sys.argv[2])]
+with open(sys.argv[3], "rb") as file:
+    head, = struct.unpack("<Q", file.read(8))
+adapters = (os.path.getsize(sys.argv[3]) - 8 - head) // 4 * int(sys.argv[4])
+print(got, sync, adapters)
+assert len(got) == 4 and got[0] == sync["first_bytes"] and set(got[1:]) == {sync["bytes"]}
+assert sync["bytes"] == adapters + sync["padding_bytes"] + sync["checksum_bytes"] and sync["bytes"] < sync["first_bytes"] / 5
+PYTHON
+}
 rlvr policy
+synced policy 4
 rlvr bf16 actor_train.model_args.dtype=bf16 actor_infer.model_args.dtype=bf16 actor_train.strategy_args.strategy_config.param_dtype=bf16 \
     actor_infer.strategy_args.strategy_config.param_dtype=bf16
 "$CROLL" inspect $tmp/bf16/latest/actor_train/adapter_model.safetensors | grep lora_ >$tmp/tensors && ! grep -v F32 $tmp/tensors >/dev/null || fail "bf16: adapters are not in float32"
+synced bf16 2 actor_train.model_args.dtype=bf16 actor_infer.model_args.dtype=bf16 actor_train.strategy_args.strategy_config.param_dtype=bf16 \
+    actor_infer.strategy_args.strategy_config.param_dtype=bf16
+# one trainer for two engines
+rlvr thin "actor_train.device_mapping=[0]" actor_train.strategy_args.strategy_config.fsdp_size=1 actor_train.training_args.gradient_accumulation_steps=4
+synced thin 4 "actor_train.device_mapping=[0]" actor_train.strategy_args.strategy_config.fsdp_size=1
 # the reference is the base: no distance at step 0, to the bit, and one afterwards
 rlvr kl use_kl_loss=true kl_loss_coef=0.01 \
     "reference={model_args: {dtype: fp32}, strategy_args: {strategy_name: fsdp2_infer, strategy_config: {param_dtype: fp32}}, device_mapping: [0], infer_batch_size: 32}"

@@ -19,6 +19,19 @@
 /* ---- the transport ---- */
 
 static cr_buf wire;
+static int64_t version_of[2]; /* of frozen weights: what each rank said last */
+
+static cr_status play_gather(cri_call *call, const char *data, size_t num_bytes, cr_buf *out,
+                             size_t *offsets, cr_err *err)
+{
+    (void)err;
+    assert_int_equal(num_bytes, sizeof *version_of);
+    memcpy(&version_of[call->group->rank], data, num_bytes);
+    cr_buf_add(out, version_of, sizeof version_of);
+    for (int r = 0; r <= 2; r++)
+        offsets[r] = (size_t)r * num_bytes;
+    return CR_OK;
+}
 
 static cr_status play_transfer(cri_call *call, const cri_pieces *x, cr_err *err)
 {
@@ -40,7 +53,7 @@ static cr_status play_transfer(cri_call *call, const cri_pieces *x, cr_err *err)
     return CR_OK;
 }
 
-static const cri_comm played = {.transfer = play_transfer};
+static const cri_comm played = {.transfer = play_transfer}, of_host = {.all_gather = play_gather};
 
 /* ---- the test ---- */
 
@@ -67,7 +80,13 @@ static void a_flipped_bit_is_found(void **state)
     cr_wrap_policy policy = {0};
     int here[2] = {0, 0};
     cr_model *sender = make_model(frozen, &err), *receiver = make_model(frozen, &err);
-    cr_group to = {.comm = &played, .name = "sync", .num_ranks = 2, .world_ranks = here}, from = to;
+    cr_group to = {.comm = &played,
+                   .base = &of_host,
+                   .name = "sync",
+                   .num_ranks = 2,
+                   .world_ranks = here},
+             from = to;
+    size_t whole_bytes;
     cr_world *world;
     cr_device *dev;
     cr_mesh_shape shape;
@@ -76,6 +95,7 @@ static void a_flipped_bit_is_found(void **state)
     cr_weight_copy *replica;
 
     (void)state;
+    version_of[1] = 0;
     assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
     to.world = from.world = world;
     from.rank = 1;
@@ -88,8 +108,17 @@ static void a_flipped_bit_is_found(void **state)
                      CR_OK);
     assert_int_equal(cr_weight_sync_send(f, &to, CR_BF16, &err), CR_OK);
     assert_int_equal(cr_weight_sync_receive(replica, &from, &shape, &err), CR_OK);
-    for (uint64_t i = 0; i < 200; i++) {
+    whole_bytes = wire.num_bytes;
+    for (uint64_t i = 0; i < 400; i++) {
         uint32_t w[4];
+        if (i < 200) version_of[0]++; /* all comes once more */
+        if (i == 200) { /* what is frozen is there: flips of the rest are found as well */
+            version_of[0] = 1;
+            assert_int_equal(cr_weight_sync_receive(replica, &from, &shape, &err), CR_OK);
+            version_of[1] = version_of[0];
+            assert_int_equal(cr_weight_sync_send(f, &to, CR_BF16, &err), CR_OK);
+            assert_in_range(wire.num_bytes, 1000, whole_bytes - (31 + 24) * 16 * 2);
+        }
         size_t at;
         cr_rng_philox(1, CR_RNG_TEST, 0, i, w);
         at = i == 0 ? 0 : i == 1 ? wire.num_bytes - 1 : w[0] % wire.num_bytes;
