@@ -164,12 +164,18 @@ out:
 
 static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
+    int64_t is_base = 0;
     float *out = NULL;
     cr_samples s;
 
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
+    if (cr_record_has_value(command, CR_FIELD_IS_BASE))
+        CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_IS_BASE, &is_base, err));
     out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
-    CR_TRY_GOTO(out, cri_forward_all(t, &s, out, out + s.num_tokens, err));
+    cr_fsdp_set_adapters_off(t->f, is_base != 0);
+    cr_note(cri_forward_all(t, &s, out, out + s.num_tokens, err));
+    cr_fsdp_set_adapters_off(t->f, false);
+    CR_TRY_GOTO(out, err->status);
     cr_record_add(reply, CR_FIELD_LOG_PROBS, CR_RECORD_FLOAT32, out, s.num_tokens);
     cr_record_add(reply, CR_FIELD_ENTROPY, CR_RECORD_FLOAT32, out + s.num_tokens, s.num_tokens);
     reply->owned = out; /* freed with the reply */

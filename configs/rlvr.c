@@ -372,7 +372,7 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
             "kl_horizon is %g: with %lld samples a step the KL coefficient could fall below "
             "0 (at least 0.2 x samples)",
             a->kl_horizon, (long long)(c->rollout_batch_size * c->group_size));
-    if (c->reference.is_needed && !c->reference.is_given)
+    if (c->reference.is_needed && !c->reference.is_given && !c->reference.is_of_trainer)
         cr_diagnose(d, CR_ERROR,
                     cri_place_of(c, a->loss.use_kl_loss                     ? "use_kl_loss"
                                     : cri_flag_of(root, "enable_reference") ? "enable_reference"
@@ -391,7 +391,7 @@ static void check_roles(cr_config *c, cr_diagnostics *d)
 
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = cr_role_worker((cr_role)r, c);
-        if (w->service.url) continue;
+        if (w->service.url || w->is_of_trainer) continue;
         if (!w->is_mapped && (w->is_given || w->task != CR_TASK_SCORE))
             cr_diagnose(d, CR_ERROR, cri_place_of(c, w->name), "%s.device_mapping is missing",
                         w->name);
@@ -521,6 +521,49 @@ static void bind_rollouts(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_update_frequency(c, root, d);
 }
 
+/* What a reference has that is not actor_train's; NULL: nothing. */
+static const char *difference(const cr_worker_config *reference, const cr_worker_config *train)
+{
+    bool is_elsewhere = reference->is_mapped && reference->num_devices != train->num_devices;
+
+    for (int i = 0; !is_elsewhere && reference->is_mapped && i < train->num_devices; i++)
+        is_elsewhere = reference->devices[i] != train->devices[i];
+    if (!reference->is_given) return NULL;
+    return !reference->model_path || !train->model_path ||
+                   strcmp(reference->model_path, train->model_path) != 0
+               ? "model"
+           : reference->dtype != train->dtype ? "dtype"
+           : is_elsewhere                     ? "device_mapping"
+                                              : NULL;
+}
+
+/* Whether it is needed. With adapters it is actor_train without them, as in ROLL, unless the file says otherwise. */
+static void derive_reference(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
+    cr_worker_config *w = &c->reference;
+    const char *own = difference(w, &c->train);
+
+    w->is_needed = !c->is_teacher_reference &&
+                   (cri_flag_of(root, "enable_reference") || c->algorithm.loss.use_kl_loss ||
+                    c->algorithm.advantage.kl_coef > 0);
+    cri_set_flag(c, root, "enable_reference", w->is_needed || c->is_teacher_reference);
+    w->is_of_trainer = w->is_needed && c->train.lora.target && !w->service.url && !own;
+    if (w->is_given && !w->is_needed)
+        cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
+                    "reference has no effect (init_kl_coef and use_kl_loss are off, and "
+                    "enable_reference is not set)");
+    else if (w->is_of_trainer)
+        cr_diagnose(d, CR_NOTE, cri_place_of(c, w->is_given ? "reference" : "actor_train"),
+                    "reference: actor_train computes its log-probs with adapters off, on the same "
+                    "ranks and by its own keys (a device_mapping of its own gives it ranks and a "
+                    "copy of the model)");
+    else if (w->is_needed && c->train.lora.target && !w->service.url)
+        cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
+                    "reference has ranks and a model of its own: its %s is not that of "
+                    "actor_train, which could compute it with adapters off",
+                    own);
+}
+
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     cr_algorithm *a = &c->algorithm;
@@ -539,14 +582,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_rollouts(c, root, d);
     cri_bind_opd(c, root, d);
     cri_check_shared(c, root, d);
-    c->reference.is_needed =
-        !c->is_teacher_reference &&
-        (cri_flag_of(root, "enable_reference") || a->loss.use_kl_loss || a->advantage.kl_coef > 0);
-    cri_set_flag(c, root, "enable_reference", c->reference.is_needed || c->is_teacher_reference);
-    if (c->reference.is_given && !c->reference.is_needed)
-        cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
-                    "reference has no effect (init_kl_coef and use_kl_loss are off, and "
-                    "enable_reference is not set)");
+    derive_reference(c, root, d);
     c->is_async = cri_real_of(root, "async_generation_ratio") > 0;
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);

@@ -110,6 +110,7 @@ typedef struct cr_worker_config {
     char **envs; /* system_envs: NAME=VALUE, NULL at the end; or NULL */
     cr_batching_args batching;
     cr_service_keys service; /* of the reference: it has no ranks then */
+    bool is_of_trainer;      /* likewise: actor_train computes its log-probs, with adapters off */
     /* devices and their strategy */
     int *devices; /* device_mapping evaluated */
     int num_devices;

@@ -19,7 +19,8 @@ typedef struct cri_learn_batch {
 } cri_learn_batch;
 
 void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *data);
-/* Log-probs of a role's weights over the whole batch, into the column; entropies, too, if the role trains. */
+/* Log-probs of a role's weights over the whole batch, into the column; entropies, too, if the role trains. The ranks of actor_train
+ * are asked for those of a reference that is_of_trainer. */
 CR_MUST cr_status cri_ask_log_probs(cr_run *run, cr_role role, cri_learn_batch *b,
                                     cr_batch_column column, cr_metrics *m, cr_err *err);
 /* The same from its service. A failure ends its use: only cr_role_service_close may follow. */

@@ -37,15 +37,19 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
 cr_status cri_ask_log_probs(cr_run *run, cr_role role, cri_learn_batch *b, cr_batch_column column,
                             cr_metrics *m, cr_err *err)
 {
-    const bool is_train = cr_ask_is_for(CR_ASK_TRAIN_STEP, role);
+    const cr_config *c = run->config;
+    const bool is_base = role == CR_ROLE_REFERENCE && c->reference.is_of_trainer,
+               is_train = cr_ask_is_for(CR_ASK_TRAIN_STEP, role);
     cr_record command = {0};
-    cr_role_call call = {.role = role,
+    cr_role_call call = {.role = is_base ? CR_ROLE_TRAIN : role,
                          .ask = CR_ASK_LOG_PROBS,
                          .command = &command,
                          .batch = &b->batch,
                          .metrics = m};
 
-    if (is_train) cr_record_set_int(&command, CR_FIELD_OFFLOAD, 0); /* it trains next */
+    if (is_base) cr_record_set_int(&command, CR_FIELD_IS_BASE, 1);
+    if (is_train || (is_base && !c->teacher.is_needed))
+        cr_record_set_int(&command, CR_FIELD_OFFLOAD, 0); /* these ranks train next */
     if (cr_role_call_run(run, &call, err) == CR_OK)
         cr_note(cr_role_call_read(&call, CR_FIELD_LOG_PROBS, column, err));
     if (err->status == CR_OK && is_train)

@@ -9,9 +9,10 @@
 enum { MAX_LISTED = 16 };
 
 static const char *const pass_names[CR_PLAN_PASSES] = {"the first micro-batch", "a micro-batch",
-                                                       "an update", "a forward for log-probs"};
+                                                       "an update", "a forward for log-probs",
+                                                       "a forward with adapters off"};
 static const char *const pass_keys[CR_PLAN_PASSES] = {"first_micro_batch", "micro_batch", "update",
-                                                      "forward"};
+                                                      "forward", "base_forward"};
 
 static cr_plan_place place_of(const cr_plan *p, size_t r)
 {

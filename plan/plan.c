@@ -375,11 +375,16 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     rows = (size_t)b->packed.batch.num_tokens;
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
         if (cr_model_gives(b->model, (cr_output)i)) result.of[i] = CR_NEW_ARRAY(float, rows);
-    CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
-    if (!out->is_train) watch(b, w, out, kept);
-    then = begin(b, CR_PLAN_FORWARD);
-    CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
-    add(out, b, &then, p->forwards);
+    for (int off = 0; off < 2; off++) {
+        const int64_t times = off ? p->base_forwards : p->forwards;
+        if (times == 0) continue;
+        cr_fsdp_set_adapters_off(b->f, off);
+        CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
+        if (!out->is_train) watch(b, w, out, kept);
+        then = begin(b, off ? CR_PLAN_BASE : CR_PLAN_FORWARD);
+        CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
+        add(out, b, &then, times);
+    }
     s = cr_fsdp_get_stats(b->f);
     if (!out->is_train) out->max_units_alive = s.max_units_alive;
     add_phase(out, "log-probs", bytes_of(b, w, out, &s, kept));
@@ -431,7 +436,7 @@ static void see_largest(const bench *b, cr_plan_role *out)
 cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
                       const cr_plan_batch *p, cr_plan_role *out, cr_err *err)
 {
-    bool with_log_probs = p->forwards > 0;
+    bool with_log_probs = p->forwards + p->base_forwards > 0;
     bench b = {0};
 
     CR_TRY(cr_mesh_shape_of(w, num_ranks, &out->mesh, err));

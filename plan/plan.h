@@ -22,6 +22,7 @@ typedef struct cr_plan_batch {
         infer_tokens;          /* of either micro-batch; 0: micro-batches of a number of samples */
     int64_t micros;            /* of an update, per rank (gradient_accumulation_steps) */
     int64_t updates, forwards; /* of a step, per rank; forwards for log-probs */
+    int64_t base_forwards;     /* with adapters off: of a reference without ranks of its own */
 } cr_plan_batch;
 
 typedef struct cr_plan_bytes {
@@ -46,6 +47,7 @@ typedef enum cr_plan_pass {
     CR_PLAN_NEXT,
     CR_PLAN_UPDATE,
     CR_PLAN_FORWARD, /* for log-probs */
+    CR_PLAN_BASE,    /* with adapters off */
     CR_PLAN_PASSES
 } cr_plan_pass;
 

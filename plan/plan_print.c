@@ -203,6 +203,7 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_
     if (r->num_adapters)
         cr_buf_addf(out, ": adapters of %lld modules in %lld tensors", (long long)r->num_adapters,
                     (long long)r->num_trained_tensors);
+    if (r->passes.times[CR_PLAN_BASE]) cr_buf_adds(out, ", the reference with them off");
     if (r->num_units)
         cr_buf_addf(out, ", %zu units, at most %d gathered at a time", r->num_units,
                     r->max_units_alive);
@@ -518,6 +519,7 @@ static void json_batch(const cr_plan *p, cr_buf *out)
     number(out, "micro_batches", b->micros); /* of an update */
     number(out, "updates", b->updates);
     number(out, "log_prob_forwards", b->forwards);
+    if (b->base_forwards) number(out, "reference_forwards", b->base_forwards);
     number(out, "sequence_length", b->sample_tokens);
     number(out, "micro_batch_tokens",
            b->train_tokens ? b->train_tokens : b->num_samples * b->sample_tokens);

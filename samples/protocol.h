@@ -59,6 +59,8 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_SAMPLE_IDS "sample_ids"
 #define CR_FIELD_NUM_KEPT   "num_kept"
 #define CR_FIELD_KEPT_IDS   "kept_ids"
+/* log_probs */
+#define CR_FIELD_IS_BASE "is_base" /* of actor_train: with adapters off */
 /* train_step, sft_step; their arrays: rl/batch_columns.h */
 #define CR_FIELD_MINIS    "minis"
 #define CR_FIELD_LR       "lr"

@@ -210,6 +210,7 @@ static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, c
                      .batch = batch,
                      .hooks = &f->hooks,
                      .should_recompute = f->args.should_recompute,
+                     .has_adapters_off = f->has_adapters_off,
                      .mlp_tiles = f->args.mlp_tiles,
                      .aux_weight = with_tape ? f->aux_weight : 0};
     if (f->ulysses) {
@@ -386,6 +387,11 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
     grad = cri_outputs_from(&grad, (int64_t)first);
     CR_TRY(cr_model_backward(f->model, &pass, &grad, err));
     return cri_end_pass(f, true, err);
+}
+
+void cr_fsdp_set_adapters_off(cr_fsdp *f, bool are_off)
+{
+    f->has_adapters_off = are_off;
 }
 
 void cr_fsdp_set_aux_weight(cr_fsdp *f, float weight)

@@ -79,9 +79,10 @@ struct cr_fsdp {
     cr_pass_state *pass_state;
     struct cri_lanes *lanes; /* with the buffers */
     float aux_weight;
-    cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
-    cr_moe *moe;         /* NULL: ep_size 1 */
-    float *host_rows;    /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
+    bool has_adapters_off; /* passes from now on */
+    cr_ulysses *ulysses;   /* NULL: ulysses_size 1 */
+    cr_moe *moe;           /* NULL: ep_size 1 */
+    float *host_rows;      /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
     size_t num_host_rows;
     int64_t
         frozen_version; /* counts how often frozen parameters were read: receivers of a sync have one of these */

@@ -51,6 +51,7 @@ static void arithmetic(cr_plan *p)
         p->batch.micros = ceil_div(mini, p->batch.train_tokens / length);
     if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
         p->batch.forwards = num_forwards(p, w, p->rank_samples);
+    if (c->reference.is_of_trainer) p->batch.base_forwards = num_forwards(p, w, p->rank_samples);
 }
 
 /* A model of the role, from its folder or from its published shape. */
@@ -98,6 +99,7 @@ static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role 
     batch.num_infer = w->infer_batch_size;
     batch.infer_tokens = w->batching.infer_tokens;
     batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, dp));
+    batch.base_forwards = 0;
     if (open_model(w->model_path, &p->config.train, false, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, &batch, out, err));
     cr_model_free(model);

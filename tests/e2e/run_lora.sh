@@ -97,20 +97,27 @@ assert sync["bytes"] == adapters + sync["padding_bytes"] + sync["checksum_bytes"
 PYTHON
 }
 rlvr policy
+bf16=(actor_train.model_args.dtype=bf16 actor_infer.model_args.dtype=bf16 actor_train.strategy_args.strategy_config.param_dtype=bf16
+    actor_infer.strategy_args.strategy_config.param_dtype=bf16)
 synced policy 4
-rlvr bf16 actor_train.model_args.dtype=bf16 actor_infer.model_args.dtype=bf16 actor_train.strategy_args.strategy_config.param_dtype=bf16 \
-    actor_infer.strategy_args.strategy_config.param_dtype=bf16
+rlvr bf16 "${bf16[@]}"
 "$CROLL" inspect $tmp/bf16/latest/actor_train/adapter_model.safetensors | grep lora_ >$tmp/tensors && ! grep -v F32 $tmp/tensors >/dev/null || fail "bf16: adapters are not in float32"
-synced bf16 2 actor_train.model_args.dtype=bf16 actor_infer.model_args.dtype=bf16 actor_train.strategy_args.strategy_config.param_dtype=bf16 \
-    actor_infer.strategy_args.strategy_config.param_dtype=bf16
+synced bf16 2 "${bf16[@]}"
 # one trainer for two engines
 rlvr thin "actor_train.device_mapping=[0]" actor_train.strategy_args.strategy_config.fsdp_size=1 actor_train.training_args.gradient_accumulation_steps=4
 synced thin 4 "actor_train.device_mapping=[0]" actor_train.strategy_args.strategy_config.fsdp_size=1
 # the reference is the base: no distance at step 0, to the bit, and one afterwards
-rlvr kl use_kl_loss=true kl_loss_coef=0.01 \
-    "reference={model_args: {dtype: fp32}, strategy_args: {strategy_name: fsdp2_infer, strategy_config: {param_dtype: fp32}}, device_mapping: [0], infer_batch_size: 32}"
+kl=(use_kl_loss=true kl_loss_coef=0.01)
+own="reference={model_args: {dtype: bf16}, strategy_args: {strategy_name: fsdp2_infer, strategy_config: {param_dtype: bf16}}, device_mapping: [0], infer_batch_size: 32}"
+rlvr kl "${bf16[@]}" "${kl[@]}" "$own"
 values actor/kl_loss $tmp/kl/metrics.jsonl >$tmp/distances
 awk 'NR == 1 { first = $1 } NR == 4 { last = $1 } END { exit !(NR == 4 && first == 0 && last > 0) }' $tmp/distances || fail "distances from the base: $(tr '\n' ' ' <$tmp/distances)"
+# so has actor_train with adapters off, which takes its place: no rank and no second model
+rlvr off "${bf16[@]}" "${kl[@]}"
+said_of() { timeless $tmp/$1/metrics.jsonl | sed -E 's/"memory\/[^"]*":[^,}]*,?//g'; }
+cmp <(said_of kl) <(said_of off) || fail "adapters off are another reference"
+cmp <(cat $tmp/kl/rollouts/*) <(cat $tmp/off/rollouts/*) || fail "adapters off give other samples or advantages"
+grep -q '"memory/reference/compute_log_probs' $tmp/kl/metrics.jsonl && ! grep -q '"memory/reference/' $tmp/off/metrics.jsonl || fail "where the reference was computed"
 numbers=$(timeless $tmp/policy/metrics.jsonl)
 rm -rf $tmp/policy/checkpoint-3
 ln -sfn checkpoint-2 $tmp/policy/latest
@@ -135,6 +142,36 @@ said() {
 said "error: lora_target: all but the adapters is frozen (leave freeze_module_prefix out)" sft_train.model_args.lora_target=q_proj \
     sft_train.model_args.freeze_module_prefix=model.norm
 said "note: lora_rank has no effect (there is no lora_target beside it)" sft_train.model_args.lora_rank=4
+# where a reference is, by the file; the same again from what was resolved
+# reference_is TEXT key=value ..
+reference_is() {
+    local text=$1
+    shift
+    "$CROLL" config configs/quickstart/rlvr.yaml pretrain=$tmp/home/sft_model "$@" >$tmp/resolved.yaml 2>$log || true
+    grep -q -- "$text" $log || fail "$*: '$text' is not said"
+    grep -q error: $log || { "$CROLL" config $tmp/resolved.yaml >$tmp/again.yaml 2>$log && cmp $tmp/resolved.yaml $tmp/again.yaml && grep -q -- "$text" $log; } ||
+        fail "$*: another reference from the resolved file"
+}
+kl=(use_kl_loss=true actor_train.model_args.lora_target=all-linear)
+here='note: reference: actor_train computes its log-probs with adapters off'
+reference_is "$here" "${kl[@]}"
+reference_is "$here" "${kl[@]}" 'reference={model_args: {dtype: fp32}}'
+reference_is "$here" "${kl[@]}" 'reference={model_args: {dtype: fp32}, device_mapping: "list(range(0,2))", strategy_args: {strategy_name: hf_infer}}'
+reference_is 'of its own: its device_mapping is not' "${kl[@]}" 'reference={model_args: {dtype: fp32}, device_mapping: [1]}'
+reference_is 'of its own: its device_mapping is not' "${kl[@]}" 'reference={model_args: {dtype: fp32}, device_mapping: [2, 3]}'
+reference_is 'of its own: its dtype is not' "${kl[@]}" 'reference={model_args: {dtype: bf16}, device_mapping: [0, 1]}'
+reference_is 'of its own: its model is not' "${kl[@]}" "reference={model_args: {dtype: fp32, model_name_or_path: $tmp/home/model}, device_mapping: [0, 1]}"
+reference_is 'error: use_kl_loss needs a reference model' use_kl_loss=true
+reference_is 'error: reference.device_mapping is missing' use_kl_loss=true 'reference={model_args: {dtype: fp32}}'
+# planned key=value ..: bytes of the fullest device
+planned() {
+    "$CROLL" plan configs/quickstart/rlvr.yaml pretrain=$tmp/home/sft_model "${kl[@]}" "$@" --json 2>$log >$tmp/plan || fail "plan $*"
+    sed 's/.*"device_peak_bytes":\([0-9]*\).*/\1/' $tmp/plan
+}
+alone=$(planned 'reference={model_args: {dtype: fp32}, device_mapping: [0, 1]}')
+! grep -q '"name":"reference"' $tmp/plan && grep -q '"reference_forwards":4' $tmp/plan || fail "the plan without ranks of the reference"
+beside=$(planned 'reference={model_args: {dtype: fp32}, device_mapping: [0]}')
+grep -q '"name":"reference"' $tmp/plan && ! grep -q '"reference_forwards"' $tmp/plan && [ "$alone" -lt "$beside" ] || fail "the plan with them: $beside bytes, without $alone"
 for key in lora_dropout=0.1 use_dora=true init_lora_weights=pissa additional_target=lm_head adapter_name_or_path=somewhere; do
     said "error: ${key%=*}: .*${key#*=}.* is not available yet" sft_train.model_args.lora_target=q_proj sft_train.model_args.$key
 done
