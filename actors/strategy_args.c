@@ -34,9 +34,11 @@ cr_model_options cr_model_options_of(const cr_worker_config *train)
 {
     const cr_lora_keys *l = &train->lora;
 
-    return (cr_model_options){
-        .adapters = {
-            .target = l->target, .rank = l->rank, .alpha = l->alpha, .use_rslora = l->use_rslora}};
+    return (cr_model_options){.adapters = {.target = l->target,
+                                           .rank = l->rank,
+                                           .alpha = l->alpha,
+                                           .use_rslora = l->use_rslora,
+                                           .folder = l->folder}};
 }
 
 cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train, bool should_freeze,

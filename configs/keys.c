@@ -347,7 +347,7 @@ const cri_key cri_keys[] = {
     B("model_args", "use_rslora", "false", "trainer and engine"), /* croll's own, as PEFT's */
     LATER("model_args", "lora_dropout", CRI_REAL, "0.0", "0..1"),
     LATER("model_args", "additional_target", CRI_TEXT, NULL, NULL),
-    LATER("model_args", "adapter_name_or_path", CRI_TEXT, NULL, NULL),
+    T("model_args", "adapter_name_or_path", NULL, "trainer and engine"),
     LATER("model_args", "use_dora", CRI_BOOL, "false", NULL), /* PEFT's, and the next */
     LATER("model_args", "init_lora_weights", CRI_ANY, "true", NULL),
     NONE("model_args", "autocast_adapter_dtype", OWN_MASTERS),

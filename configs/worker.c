@@ -269,10 +269,29 @@ static void bind_model_path(cr_config *c, cr_node *model, cr_worker_config *w)
     cr_free(name);
 }
 
+static bool are_same_texts(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
 static bool are_same_adapters(const cr_lora_keys *a, const cr_lora_keys *b)
 {
-    return a->target && b->target && strcmp(a->target, b->target) == 0 && a->rank == b->rank &&
-           a->alpha == b->alpha && a->use_rslora == b->use_rslora;
+    return are_same_texts(a->target, b->target) && are_same_texts(a->folder, b->folder) &&
+           a->rank == b->rank && !(a->alpha < b->alpha || a->alpha > b->alpha) &&
+           a->use_rslora == b->use_rslora;
+}
+
+/* What a folder says is left to it, unless the file says it, too. */
+static void read_lora(cr_node *model, cr_lora_keys *l)
+{
+    l->target = cri_text_of(model, "lora_target");
+    l->folder = cri_text_of(model, "adapter_name_or_path");
+    l->use_rslora = cri_flag_of(model, "use_rslora");
+    if (!l->folder || cri_is_in_file(model, "lora_rank")) l->rank = cri_int_of(model, "lora_rank");
+    if (cri_is_given(model, "lora_alpha"))
+        l->alpha = cri_real_of(model, "lora_alpha");
+    else if (!l->folder)
+        l->alpha = 2 * (double)l->rank;
 }
 
 /* Adapters are trained, and the engine has those that are trained: its keys may repeat them, as ROLL wants it. */
@@ -280,31 +299,30 @@ static void bind_lora(cr_config *c, cr_node *model, cr_worker_config *w, cr_diag
 {
     static const char *const with[] = {"lora_rank", "lora_alpha", "use_rslora"};
     cr_lora_keys *l = &w->lora;
-    const cr_node *target = cr_node_get(model, "lora_target");
+    const char *key;
+    cr_place place;
 
-    l->target = cri_text_of(model, "lora_target");
-    l->rank = cri_int_of(model, "lora_rank");
-    l->alpha =
-        cri_is_given(model, "lora_alpha") ? cri_real_of(model, "lora_alpha") : 2 * (double)l->rank;
-    l->use_rslora = cri_flag_of(model, "use_rslora");
-    for (size_t i = 0; i < CR_COUNT(with) && !l->target; i++)
+    read_lora(model, l);
+    for (size_t i = 0; i < CR_COUNT(with) && !cr_is_lora(l); i++)
         if (cri_is_in_file(model, with[i]))
             cr_diagnose_unused(d, cr_node_get(model, with[i])->place, with[i],
                                "there is no lora_target beside it");
-    if (!l->target) return;
+    if (!cr_is_lora(l)) return;
+    key = l->target ? "lora_target" : "adapter_name_or_path";
+    place = cr_node_get(model, key)->place;
     if (w == &c->train) {
         if (w->stage || w->freeze_module_prefix)
-            cr_diagnose(d, CR_ERROR, target->place,
-                        "lora_target: all but the adapters is frozen (leave %s out)",
-                        w->stage ? "stage" : "freeze_module_prefix");
+            cr_diagnose(d, CR_ERROR, place, "%s: all but the adapters is frozen (leave %s out)",
+                        key, w->stage ? "stage" : "freeze_module_prefix");
     } else if (w == &c->infer) {
         if (!are_same_adapters(l, &c->train.lora))
-            cr_diagnose_unused(d, target->place, "lora_target",
+            cr_diagnose_unused(d, place, key,
                                "the engine has the adapters of actor_train, and these are others");
     } else {
-        cr_diagnose_unused(d, target->place, "lora_target", "%s has no adapters", w->name);
+        cr_diagnose_unused(d, place, key, "%s has no adapters", w->name);
         cr_free(l->target);
-        l->target = NULL;
+        cr_free(l->folder);
+        l->target = l->folder = NULL;
     }
 }
 

@@ -78,13 +78,18 @@ typedef struct cr_service_keys {
     int64_t connections;      /* requests at once */
 } cr_service_keys;
 
-/* LoRA (docs/lora.md), as cr_adapter_options; target NULL: none. */
+/* LoRA (docs/lora.md), as cr_adapter_options; target and folder NULL: none. */
 typedef struct cr_lora_keys {
-    char *target;
-    int64_t rank;
+    char *target, *folder;
+    int64_t rank; /* of a folder 0, unless it is given, and so is alpha */
     double alpha;
     bool use_rslora;
 } cr_lora_keys;
+
+static inline bool cr_is_lora(const cr_lora_keys *l)
+{
+    return l->target || l->folder;
+}
 
 /* What the ranks of a block do. */
 typedef enum cr_task {

@@ -210,7 +210,7 @@ static cr_status open_model(const cr_session *s, const char *folder, cr_model **
 {
     const cr_model_options of_keys = cr_model_options_of(s->keys), *options = &s->options;
 
-    if (s->kind == CR_SESSION_TRAIN && !options->adapters.target) options = &of_keys;
+    if (s->kind == CR_SESSION_TRAIN && !cr_has_adapters(&options->adapters)) options = &of_keys;
     CR_TRY(cr_model_open_with(folder, options, model, err));
     cr_experts_set(*model, s->kind == CR_SESSION_GENERATE ? NULL : s->keys);
     if (s->kind == CR_SESSION_GENERATE) return CR_OK;

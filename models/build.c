@@ -437,7 +437,8 @@ cr_status cr_model_build_with(const json_t *config, const json_t *generation_con
         return cr_fail_add(err, "config.json");
     }
     build_tree(model, with->head);
-    if (with->adapters.target && cri_adapters_add(model, &with->adapters, err) != CR_OK) {
+    if (cr_has_adapters(&with->adapters) &&
+        cri_adapters_add(model, &with->adapters, err) != CR_OK) {
         cr_model_free(model);
         return err->status;
     }

@@ -125,13 +125,18 @@ typedef enum cr_head_kind {
 /* LoRA in Linears of decoder layers. All else is frozen, but for a head that was added. */
 typedef struct cr_adapter_options {
     /* As PEFT's target_modules: "all-linear"; or names of Linears or ends of them after a dot, with commas between;
-     * or, with one of * $ | ( in it, a regular expression of whole names. NULL: no adapters. */
+     * or, with one of * $ | ( in it, a regular expression of whole names. NULL: no adapters, or as folder says. */
     const char *target;
-    int64_t rank;
-    double alpha;       /* scale: alpha / rank */
-    bool use_rslora;    /* alpha / sqrt(rank) */
-    const char *folder; /* PEFT's, with the values (models/files/peft.h); NULL: first values */
+    int64_t rank;    /* 0: as folder says */
+    double alpha;    /* scale: alpha / rank; 0: as folder says */
+    bool use_rslora; /* alpha / sqrt(rank); also if folder says so */
+    /* PEFT's, with the values (models/files/peft.h), which the numbers above do not contradict; NULL: first values */
+    const char *folder;
 } cr_adapter_options;
+static inline bool cr_has_adapters(const cr_adapter_options *o)
+{
+    return o->target || o->folder;
+}
 /* Is the target a regular expression? */
 bool cr_adapter_is_pattern(const char *target);
 typedef struct cr_model_options {

@@ -113,7 +113,7 @@ static cr_status add_up(const cr_record *replies, const struct cr_role_ranks *ra
     cr_written *shard = written + CR_WRITTEN_FILES;
 
     for (int i = 0; i < CR_WRITTEN_FILES; i++)
-        written[i].name = cr_written_name(role, i, ranks->worker->lora.target);
+        written[i].name = cr_written_name(role, i, cr_is_lora(&ranks->worker->lora));
     *num_written = CR_WRITTEN_FILES;
     for (int r = 0; r < ranks->num; r++) {
         const char *name, *host, *hex;

@@ -2,6 +2,7 @@
 #include "models/parts/adapters.h"
 
 #include "base/pattern.h"
+#include "models/files/peft.h"
 
 #include <math.h>
 #include <string.h>
@@ -146,6 +147,43 @@ static void keep_options(cr_model *model, const cr_adapter_options *o)
     model->adapters = own;
 }
 
+/* What o leaves open is as its folder says; what it says is not otherwise there. Which modules those are, their tensors tell. */
+static cr_status complete(const cr_adapter_options *there, cr_adapter_options *o, cr_err *err)
+{
+    const bool has_alpha = o->alpha < 0 || o->alpha > 0;
+
+    if (o->rank && o->rank != there->rank)
+        return cr_fail(err, CR_ECONFIG, "%s has an adapter of rank %lld, not %lld", there->folder,
+                       (long long)there->rank, (long long)o->rank);
+    if (has_alpha && (o->alpha < there->alpha || o->alpha > there->alpha))
+        return cr_fail(err, CR_ECONFIG, "%s has an adapter of alpha %.10g, not %.10g",
+                       there->folder, there->alpha, o->alpha);
+    if (o->use_rslora && !there->use_rslora)
+        return cr_fail(err, CR_ECONFIG, "%s has an adapter without rslora", there->folder);
+    if (!o->target) o->target = there->target;
+    o->rank = there->rank;
+    o->alpha = there->alpha;
+    o->use_rslora = there->use_rslora;
+    o->folder = there->folder;
+    return CR_OK;
+}
+
+static cr_status take_options(cr_model *model, const cr_adapter_options *o, cr_err *err)
+{
+    cr_adapter_options all = *o, there = {0};
+    char *base = NULL;
+
+    if (o->folder && cr_peft_config_read(o->folder, &there, &base, err) == CR_OK)
+        cr_note(complete(&there, &all, err));
+    if (err->status == CR_OK && (all.rank < 1 || !isfinite(all.alpha)))
+        cr_fail(err, CR_ECONFIG, "adapters of rank %lld and alpha %g", (long long)all.rank,
+                all.alpha);
+    if (err->status == CR_OK) keep_options(model, &all);
+    cr_peft_options_fini(&there);
+    cr_free(base);
+    return err->status;
+}
+
 bool cr_adapter_is_pattern(const char *target)
 {
     return strpbrk(target, "*$|(") != NULL;
@@ -160,10 +198,8 @@ cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err 
 {
     linears all = {0};
 
-    if (o->rank < 1 || !isfinite(o->alpha))
-        return cr_fail(err, CR_ECONFIG, "adapters of rank %lld and alpha %g", (long long)o->rank,
-                       o->alpha);
-    keep_options(model, o);
+    CR_TRY(take_options(model, o, err));
+    o = model->adapters;
     list_linears(model->root, &all);
     cr_note(cr_adapter_is_pattern(o->target) ? add_like(&all, o, err) : add_listed(&all, o, err));
     freeze_base(model->root);

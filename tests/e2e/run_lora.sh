@@ -71,6 +71,18 @@ for change in lora_alpha=4 lora_rank=4 lora_target=q_proj use_rslora=true lora_t
 done
 [ "$(digests $tmp/home/model)" = "$base" ] || fail "the base has changed"
 
+# from an adapter: the loss begins where it ended, the folder says rank and scale, and what the file says beside it is not otherwise
+start=(sft_train.model_args.lora_target=null sft_train.model_args.lora_rank=null sft_train.model_args.adapter_name_or_path=$tmp/adapter)
+sft on 2 ${start[@]} seed=7
+[ $code = 0 ] || fail "from an adapter: exit code $code"
+for run in one on; do values sft_train/loss $tmp/$run/metrics.jsonl >$tmp/$run.loss; done
+awk 'FNR == 1 { run++ } run == 1 { end = $1 } run == 2 && FNR == 1 { exit !($1 < end + 0.5) }' $tmp/one.loss $tmp/on.loss || fail "a run from an adapter begins anew"
+grep -q '"r": *8\b' $tmp/on/latest/sft_train/adapter_config.json || fail "from an adapter: its rank"
+log=$tmp/otherwise
+"$CROLL" config configs/quickstart/sft.yaml --deep pretrain=$tmp/home/model "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" ${start[@]} \
+    sft_train.model_args.lora_rank=4 >$log 2>&1 && fail "another rank than the adapter's is accepted"
+grep -q 'has an adapter of rank 8, not 4' $log || fail "another rank: $(cat $log)"
+
 # rlvr NAME [key=value ..]
 rlvr() {
     job "$@" ${lora[@]/#/actor_train.model_args.} max_steps=4 save_steps=2 eval_steps=100 rollout_batch_size=16 \
@@ -172,7 +184,7 @@ alone=$(planned 'reference={model_args: {dtype: fp32}, device_mapping: [0, 1]}')
 ! grep -q '"name":"reference"' $tmp/plan && grep -q '"reference_forwards":4' $tmp/plan || fail "the plan without ranks of the reference"
 beside=$(planned 'reference={model_args: {dtype: fp32}, device_mapping: [0]}')
 grep -q '"name":"reference"' $tmp/plan && ! grep -q '"reference_forwards"' $tmp/plan && [ "$alone" -lt "$beside" ] || fail "the plan with them: $beside bytes, without $alone"
-for key in lora_dropout=0.1 use_dora=true init_lora_weights=pissa additional_target=lm_head adapter_name_or_path=somewhere; do
+for key in lora_dropout=0.1 use_dora=true init_lora_weights=pissa additional_target=lm_head; do
     said "error: ${key%=*}: .*${key#*=}.* is not available yet" sft_train.model_args.lora_target=q_proj sft_train.model_args.$key
 done
 echo ok

@@ -253,6 +253,44 @@ static void round_trips(void **state)
     }
 }
 
+/* A folder alone says all; what is said beside it is not otherwise there. */
+static void options_of_a_folder(void **state)
+{
+    static const struct {
+        cr_adapter_options o;
+        const char *sentence; /* NULL: it is built */
+    } cases[] = {
+        {{.folder = of_peft}, NULL},
+        {{.folder = of_peft, .rank = 2, .alpha = 3, .use_rslora = true}, NULL},
+        {{.folder = of_peft, .target = "v_proj,q_proj,model.layers.1.mlp.down_proj"}, NULL},
+        {{.folder = of_peft, .rank = 4}, "has an adapter of rank 2, not 4"},
+        {{.folder = of_peft, .alpha = 4}, "has an adapter of alpha 3, not 4"},
+        {{.folder = "tests/parity"}, "has no " CR_PEFT_CONFIG},
+    };
+    json_t *golden = read_json(of_peft, "model.json");
+    char *text = json_dumps(json_object_get(golden, "config"), JSON_COMPACT);
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const cr_model_options options = {.adapters = cases[i].o};
+        cr_err err = {0};
+        cr_model *model;
+        if (build_model_with(text, &options, &model, &err) != CR_OK) {
+            if (!cases[i].sentence || !strstr(err.msg, cases[i].sentence))
+                fail_msg("case %zu: %s", i, err.msg);
+            continue;
+        }
+        assert_null(cases[i].sentence);
+        assert_int_equal(model->adapters->rank, 2);
+        assert_true(model->adapters->alpha == 3 && model->adapters->use_rslora);
+        assert_string_equal(cr_model_adapter_folder(model), of_peft);
+        assert_non_null(cr_model_find_module(model, "model.layers.1.mlp.down_proj")->adapter);
+        cr_model_free(model);
+    }
+    free(text);
+    json_decref(golden);
+}
+
 /* Each float dtype, as it is stored. */
 static void dtypes(void **state)
 {
@@ -520,6 +558,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_peft),
         cmocka_unit_test(round_trips),
+        cmocka_unit_test(options_of_a_folder),
         cmocka_unit_test(dtypes),
         cmocka_unit_test(keys_that_are_refused),
         cmocka_unit_test(tensors_that_are_refused),
