@@ -73,7 +73,7 @@ cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
                           .wrap = cr_wrap_policy_of(w),
                           .beta1 = w->training.adam_beta1,
                           .beta2 = w->training.adam_beta2,
-                          .eps = 1e-8,
+                          .eps = w->training.adam_epsilon,
                           .weight_decay = w->training.weight_decay};
 }
 

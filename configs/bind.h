@@ -32,6 +32,8 @@ cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *b
  * that they are secret, so only the run may have one: its processes inherit it. */
 char **cri_envs_of(const cr_node *block, bool is_run, cr_diagnostics *d);
 void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnostics *d);
+/* schedule.c: of training_args; after learning_rate. */
+void cri_bind_schedule(const cr_node *block, cr_training_args *t, cr_diagnostics *d);
 /* Notes on whole blocks that a role does not read. */
 void cri_note_unused(const cr_node *root, cr_diagnostics *d);
 /* Everything of the block `name` of root; nothing if it is absent. */

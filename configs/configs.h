@@ -194,6 +194,7 @@ char *cr_judge_url(const cr_reward_config *reward, int number);
  * domain: the first in the file that has a share of the prompts, else the first of all. The others keep their order. */
 size_t cr_config_rewards_of(const cr_config *config, const char *tag, int32_t *out);
 
+int64_t cr_rlvr_num_updates(const cr_config *config); /* of actor_train in the whole run */
 /* "list(range(0,8)) + [9]": integers, lists, range, list, +, parentheses. Owned array. */
 CR_MUST cr_status cr_device_mapping(const char *text, int **out, int *num, cr_err *err);
 

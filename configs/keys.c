@@ -357,12 +357,14 @@ const cri_key cri_keys[] = {
     R("training_args", "learning_rate", "5.0e-5", "0", "trainer"),
     C("training_args", "lr_scheduler_type", "linear",
       "linear|cosine|cosine_with_restarts|polynomial|constant|constant_with_warmup|inverse_sqrt|"
-      "!cosine_with_min_lr|!warmup_stable_decay",
+      "cosine_with_min_lr|cosine_warmup_with_min_lr|warmup_stable_decay|!reduce_lr_on_plateau|"
+      "!greedy",
       "trainer"),
-    LATER("training_args", "lr_scheduler_kwargs", CRI_MAP, "{}", NULL),
+    READ("training_args", "lr_scheduler_kwargs", CRI_MAP, "{}", "trainer"),
     R("training_args", "weight_decay", "0.0", "0", "trainer"),
     R("training_args", "adam_beta1", "0.9", "0", "trainer"),
     R("training_args", "adam_beta2", "0.999", "0", "trainer"),
+    R("training_args", "adam_epsilon", "1.0e-8", "1e-30", "trainer"),
     I("training_args", "per_device_train_batch_size", "8", "1", "trainer"),
     I("training_args", "gradient_accumulation_steps", "1", "1", "trainer"),
     I("training_args", "warmup_steps", "0", "0", "trainer"),

@@ -44,10 +44,11 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnosti
 static void bind_training(const cr_node *block, cr_training_args *t, cr_diagnostics *d)
 {
     t->learning_rate = cri_real_of(block, "learning_rate");
-    t->lr_scheduler_type = (cr_schedule)cri_choice_of("training_args", block, "lr_scheduler_type");
+    cri_bind_schedule(block, t, d);
     t->weight_decay = cri_real_of(block, "weight_decay");
     t->adam_beta1 = cri_real_of(block, "adam_beta1");
     t->adam_beta2 = cri_real_of(block, "adam_beta2");
+    t->adam_epsilon = cri_real_of(block, "adam_epsilon");
     t->warmup_steps = cri_int_of(block, "warmup_steps");
     t->warmup_ratio = cri_real_of(block, "warmup_ratio");
     t->per_device_train_batch_size = cri_int_of(block, "per_device_train_batch_size");

@@ -17,8 +17,10 @@ typedef struct cr_generating_args {
 } cr_generating_args;
 
 typedef struct cr_training_args {
-    double learning_rate, weight_decay, adam_beta1, adam_beta2, warmup_ratio, num_train_epochs;
+    double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, warmup_ratio,
+        num_train_epochs;
     cr_schedule lr_scheduler_type;
+    cr_schedule_args lr_scheduler_kwargs;
     int64_t per_device_train_batch_size, gradient_accumulation_steps, warmup_steps;
 } cr_training_args;
 

@@ -432,6 +432,22 @@ cr_status cri_formula_kl_controller(cri_formula_request *r, const json_t *body,
     return a->err->status;
 }
 
+static cr_status read_kwargs(json_t *kwargs, cr_schedule kind, cr_schedule_args *args, cr_err *err)
+{
+    const char *key;
+    json_t *value;
+
+    if (kwargs && !json_is_object(kwargs))
+        return cr_fail(err, CR_EARG, "lr_scheduler_kwargs: an object is expected");
+    json_object_foreach(kwargs, key, value)
+    {
+        if (json_is_null(value)) continue;
+        CR_TRY(cr_schedule_set(kind, key, json_is_number(value) ? json_number_value(value) : NAN,
+                               json_string_value(value), args, err));
+    }
+    return CR_OK;
+}
+
 cr_status cri_formula_schedule(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
     enum { MAX_STEPS = 1000000 };
@@ -439,11 +455,13 @@ cr_status cri_formula_schedule(cri_formula_request *r, const json_t *body, cri_f
     int kind = CR_LR_LINEAR;
     cr_lr_schedule schedule;
     double rate = 0, warmup = 0, steps = 0, *lr;
+    const json_t *kwargs = NULL;
     const cri_formula_field fields[] = {
         {"lr_scheduler_type", CRI_F_CHOICE, CRI_F_REQUIRED, &kind, names},
         {"learning_rate", CRI_F_NUMBER, CRI_F_REQUIRED | CRI_F_NONNEGATIVE, &rate, NULL},
         {"warmup_steps", CRI_F_COUNT, 0, &warmup, NULL},
         {"max_steps", CRI_F_COUNT, CRI_F_REQUIRED | CRI_F_POSITIVE, &steps, NULL},
+        {"lr_scheduler_kwargs", CRI_F_VALUE, 0, &kwargs, NULL},
     };
 
     memcpy(names, cr_schedule_names, sizeof cr_schedule_names);
@@ -452,7 +470,11 @@ cr_status cri_formula_schedule(cri_formula_request *r, const json_t *body, cri_f
     if (steps > MAX_STEPS)
         return cr_fail(a->err, CR_EARG, "max_steps is %.0f, but at most %d rates are listed", steps,
                        MAX_STEPS);
-    schedule = (cr_lr_schedule){(cr_schedule)kind, rate, (int64_t)warmup, (int64_t)steps};
+    schedule = (cr_lr_schedule){(cr_schedule)kind, rate, (int64_t)warmup, (int64_t)steps,
+                                .args = {{0}, {0}}};
+    CR_TRY(read_kwargs(json_object_get(body, "lr_scheduler_kwargs"), schedule.kind, &schedule.args,
+                       a->err));
+    CR_TRY(cr_schedule_check(&schedule, a->err));
     lr = cri_numbers(r, (size_t)steps + 1);
     for (int64_t k = 0; k <= schedule.max_steps; k++)
         lr[k] = cr_learning_rate(&schedule, k);

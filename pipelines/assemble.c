@@ -1,5 +1,6 @@
 /* assemble.c -- see assemble.h. */
 #include "actors/packing.h"
+#include "actors/schedule.h"
 #include "pipelines/assemble_impl.h"
 #include "pipelines/verdicts.h"
 #include "reports/metrics.h"
@@ -8,29 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-cr_lr_schedule cr_training_schedule(const cr_worker_config *w, int64_t max_steps)
-{
-    const cr_training_args *t = &w->training;
-    int64_t ratio = (int64_t)ceil((double)max_steps * t->warmup_ratio);
-
-    return (cr_lr_schedule){.kind = t->lr_scheduler_type,
-                            .learning_rate = t->learning_rate,
-                            .warmup_steps = t->warmup_steps ? t->warmup_steps : ratio,
-                            .max_steps = max_steps};
-}
-
 void cr_learning_init(cr_learning *l, const cr_config *c)
 {
-    int64_t updates;
-
     *l = (cr_learning){.config = c, .kl_coef = c->algorithm.advantage.kl_coef};
     l->moments = CR_NEW_ARRAY(cr_moments, c->num_rewards);
     for (size_t d = 0; d < c->num_rewards; d++)
         l->moments[d] = (cr_moments){0, 1, 1e-24};
     l->mini_size = cr_worker_num_batches(&c->train) * cr_worker_batch_samples(&c->train);
-    updates = c->max_steps * c->rollout_batch_size * c->group_size * c->algorithm.ppo_epochs /
-              l->mini_size;
-    l->schedule = cr_training_schedule(&c->train, updates < 1 ? 1 : updates);
+    l->schedule = cr_training_schedule(&c->train, cr_rlvr_num_updates(c));
 }
 
 void cr_learning_free(cr_learning *l)

@@ -24,9 +24,6 @@ typedef struct cr_learning {
     int64_t mini_size;
 } cr_learning;
 
-/* Of a block that trains, in a run of max_steps updates: warmup_steps, else warmup_ratio of them. */
-cr_lr_schedule cr_training_schedule(const cr_worker_config *w, int64_t max_steps);
-
 void cr_learning_init(cr_learning *l, const cr_config *config);
 void cr_learning_free(cr_learning *l);
 

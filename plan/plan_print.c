@@ -1,11 +1,13 @@
 /* plan_print.c -- see plan_print.h. */
 #include "plan/plan_print.h"
+#include "actors/schedule.h"
 #include "base/json.h"
 #include "configs/worker.h"
 #include "plan/devices.h"
 #include "plan/gpu.h"
 #include "plan/hosts_print.h"
 #include "reports/html.h"
+#include "rl/rl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -84,6 +86,28 @@ static void text_batch(const cr_plan *p, cr_buf *out)
         (long long)p->rank_samples, p->rank_samples == 1 ? "" : "s", (long long)b->num_samples,
         (long long)t->gradient_accumulation_steps, mini, (long long)b->updates,
         b->updates == 1 ? "" : "s", (long long)b->micros, b->micros == 1 ? "" : "es", size);
+}
+
+/* Rates of the run's updates: where the schedule begins, is at its maximum, half-way and ends. The updates of an
+ * sft run are known once its rows are. */
+static void text_schedule(const cr_plan *p, cr_buf *out)
+{
+    const cr_training_args *t = &p->config.train.training;
+    int64_t num = p->is_sft ? 0 : cr_rlvr_num_updates(&p->config);
+    const cr_lr_schedule s = cr_training_schedule(&p->config.train, num);
+    const int64_t points[] = {0, s.warmup_steps, num / 2, num - 1};
+    int64_t last = -1;
+
+    cr_buf_addf(out, "rate     %s, learning_rate %g", cr_schedule_names[s.kind], s.learning_rate);
+    if (p->is_sft && t->warmup_steps)
+        cr_buf_addf(out, ", warm-up of %lld updates", (long long)t->warmup_steps);
+    for (size_t i = 0; i < CR_COUNT(points); i++) {
+        if (points[i] <= last || points[i] >= num) continue;
+        cr_buf_addf(out, "%s update %lld: %.3g", last < 0 ? ";" : ",", (long long)points[i],
+                    cr_learning_rate(&s, points[i]));
+        last = points[i];
+    }
+    cr_buf_addc(out, '\n');
 }
 
 static void text_timeline(const cr_plan_role *r, cr_buf *out)
@@ -360,6 +384,7 @@ void cr_plan_text(const cr_plan *p, bool with_tree, cr_buf *out)
 {
     cr_buf_addf(out, "plan of %s: nothing is started\n\n", p->path);
     text_batch(p, out);
+    text_schedule(p, out);
     for (size_t r = 0; r < p->num_roles; r++)
         text_role(&p->role[r], p->worker[r], p->is_gpu, with_tree, out);
     text_memory(p, out);
@@ -526,6 +551,20 @@ static void json_batch(const cr_plan *p, cr_buf *out)
     cr_buf_addc(out, '}');
 }
 
+/* The rates of all updates are `croll formula schedule`'s. */
+static void json_schedule(const cr_plan *p, cr_buf *out)
+{
+    const cr_lr_schedule s =
+        cr_training_schedule(&p->config.train, p->is_sft ? 0 : cr_rlvr_num_updates(&p->config));
+
+    key(out, "schedule");
+    cr_buf_addc(out, '{');
+    text(out, "lr_scheduler_type", cr_schedule_names[s.kind], strlen(cr_schedule_names[s.kind]));
+    number(out, "warmup_steps", s.warmup_steps);
+    if (!p->is_sft) number(out, "max_steps", s.max_steps);
+    cr_buf_addc(out, '}');
+}
+
 static void json_fullest(cr_buf *out, const cr_plan *p)
 {
     const cr_plan_fullest_device full = cr_plan_fullest(p, &p->role[0], NULL);
@@ -554,6 +593,7 @@ void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
     text(out, "file", p->path, strlen(p->path));
     text(out, "pipeline", p->is_sft ? "sft" : "rlvr", p->is_sft ? 3 : 4);
     json_batch(p, out);
+    json_schedule(p, out);
     key(out, "roles");
     cr_buf_addc(out, '[');
     for (size_t r = 0; r < p->num_roles; r++) {

@@ -111,16 +111,48 @@ typedef enum cr_schedule {
     CR_LR_CONSTANT,
     CR_LR_CONSTANT_WITH_WARMUP,
     CR_LR_INVERSE_SQRT,
+    CR_LR_COSINE_WITH_MIN_LR,
+    CR_LR_COSINE_WARMUP_WITH_MIN_LR,
+    CR_LR_WARMUP_STABLE_DECAY,
     CR_NUM_SCHEDULES
 } cr_schedule;
 extern const char *const cr_schedule_names[CR_NUM_SCHEDULES];
+
+/* lr_scheduler_kwargs, by Transformers' names. */
+typedef enum cr_schedule_arg {
+    CR_LR_NUM_CYCLES,
+    CR_LR_END,
+    CR_LR_POWER,
+    CR_LR_TIMESCALE,
+    CR_LR_MIN,
+    CR_LR_MIN_RATE,
+    CR_LR_WARMUP_RATE,
+    CR_LR_NUM_DECAY_STEPS,
+    CR_LR_NUM_STABLE_STEPS,
+    CR_LR_MIN_RATIO,
+    CR_LR_WARMUP_TYPE, /* 0 linear, 1 cosine, 2 1-sqrt, and the next */
+    CR_LR_DECAY_TYPE,
+    CR_NUM_SCHEDULE_ARGS
+} cr_schedule_arg;
+typedef struct cr_schedule_args {
+    double value[CR_NUM_SCHEDULE_ARGS];
+    bool is_given[CR_NUM_SCHEDULE_ARGS]; /* else Transformers' default */
+} cr_schedule_args;
 /* The learning rate over a run of max_steps updates. */
 typedef struct cr_lr_schedule {
     cr_schedule kind;
     double learning_rate; /* its maximum */
     int64_t warmup_steps, max_steps;
+    cr_schedule_args args;
 } cr_lr_schedule;
-/* Of update k (from 0), Hugging Face's schedules. */
+/* One argument: a number, or a word if word is not NULL. CR_EARG: the schedule has no such argument, or
+ * what is expected. */
+CR_MUST cr_status cr_schedule_set(cr_schedule kind, const char *name, double number,
+                                  const char *word, cr_schedule_args *args, cr_err *err);
+/* CR_EARG: arguments that are missing, exclude each other, or are above the learning rate. */
+CR_MUST cr_status cr_schedule_check(const cr_lr_schedule *s, cr_err *err);
+/* Of update k (from 0) of a schedule that cr_schedule_check takes: Transformers' own operations in their
+ * order. */
 double cr_learning_rate(const cr_lr_schedule *s, int64_t k);
 
 typedef enum cr_filter { CR_FILTER_NONE, CR_FILTER_MEAN, CR_FILTER_STD } cr_filter;

@@ -1,6 +1,7 @@
 /* pipeline_sft.c -- supervised fine-tuning: one optimizer update a step, over rows in file order or, with
  * shuffle, in a new order each epoch; the loss of a validation set before step 0, every eval_steps and
  * after the last step. */
+#include "actors/schedule.h"
 #include "base/rng.h"
 #include "configs/worker.h"
 #include "exchange/record.h"

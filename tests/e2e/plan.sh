@@ -186,6 +186,14 @@ done
 grep -q 'no micro-batch fits: actor_infer alone needs' "$dir/out" || fail "100kB: $(cat "$dir/out")"
 
 # the sampler's log-probs are the old ones, unless the file asks for a pass
+# 500 steps of 2 x 4 updates; the rates of the first update, after the warm-up, half-way and of the last one
+plan 'equal(p["schedule"], {"lr_scheduler_type": "cosine_with_min_lr", "warmup_steps": 100, "max_steps": 2000})' "$dir/rlvr.yaml" \
+    actor_train.training_args.lr_scheduler_type=cosine_with_min_lr 'actor_train.training_args.lr_scheduler_kwargs={min_lr: 1e-6}' \
+    actor_train.training_args.warmup_ratio=0.05
+"$CROLL" plan "$dir/rlvr.yaml" actor_train.training_args.lr_scheduler_type=cosine_with_min_lr \
+    'actor_train.training_args.lr_scheduler_kwargs={min_lr: 1e-6}' actor_train.training_args.warmup_ratio=0.05 2>"$dir/err" |
+    grep -qx 'rate     cosine_with_min_lr, learning_rate 1e-05; update 0: 0, update 100: 1e-05, update 1000: 5.87e-06, update 1999: 1e-06' ||
+    fail "the plan's rates"
 plan 'equal(p["batch"]["log_prob_forwards"], 0)' "$dir/rlvr.yaml" enable_old_logprobs_recompute=false
 plan 'equal(p["batch"]["log_prob_forwards"], 4)' "$dir/rlvr.yaml" enable_old_logprobs_recompute=false \
     actor_infer.model_args.dtype=fp32

@@ -38,6 +38,18 @@ sft chats "sft_train.data_args={file_name: [$tmp/chats.jsonl], messages: chat}" 
 [ $code = 0 ] || fail "chats: exit code $code"
 [ "$(metric sft_train/loss chats)" = "$(metric sft_train/loss columns)" ] || fail "chats of one turn are not the columns"
 
+# rates are those of the schedule over the 8 updates of two epochs; an eps far above the gradients stops AdamW
+min_lr=(sft_train.training_args.lr_scheduler_type=cosine_with_min_lr 'sft_train.training_args.lr_scheduler_kwargs={min_lr_rate: 0.2}'
+    "sft_train.data_args.file_name=[$tmp/rows.jsonl]" "validation.data_args.file_name=[$tmp/first.jsonl]" max_steps=2)
+sft rates "${min_lr[@]}"
+[ $code = 0 ] || fail "rates: exit code $code"
+echo '{"lr_scheduler_type":"cosine_with_min_lr","lr_scheduler_kwargs":{"min_lr_rate":0.2},"learning_rate":0.003,"max_steps":8}' |
+    "$CROLL" formula schedule | tr -d '{}[]"lr:' | tr , '\n' | head -n 2 >$tmp/expected
+values sft_train/lr $tmp/rates/metrics.jsonl | paste - $tmp/expected | awk '{ d = $1 - $2 } d * d > 1e-18 || NF != 2 { exit 1 } END { exit NR != 2 }' ||
+    fail "the rates are not the schedule's"
+sft eps "${min_lr[@]}" sft_train.training_args.adam_epsilon=1e6
+near "$(metric final/sft_train/val_loss eps)" "$(metric sft_train/val_loss eps)" 1e-5 || fail "adam_epsilon has no effect"
+
 # however the validation set is cut: the same bits
 sft one "sft_train.data_args={file_name: [$tmp/chats.jsonl], messages: chat}" "validation.data_args.file_name=[$tmp/chats.jsonl]" max_steps=1 \
     sft_train.device_mapping=[0] sft_train.strategy_args.strategy_config.fsdp_size=1 sft_train.infer_batch_size=5

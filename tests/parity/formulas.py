@@ -8,6 +8,7 @@ is committed; run this again when a formula is added. Needs the Python packages 
 """
 import json, math, sys
 
+sys.path.append(sys.path.pop(0))  # tokenizers.py of this folder is not the package
 import torch, transformers
 from transformers import get_scheduler
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
@@ -32,6 +33,34 @@ def schedules():
                 yield dict(kind=kind, learning_rate=lr, warmup_steps=warmup, steps=steps, values=values)
 
 
+LONG = 1000  # updates, of which every 37th and those around the turning points are kept
+KWARGS = [
+    ("linear", {}), ("constant", {}), ("constant_with_warmup", {}), ("inverse_sqrt", {}), ("inverse_sqrt", dict(timescale=300)),
+    ("cosine", {}), ("cosine", dict(num_cycles=1.25)), ("cosine_with_restarts", {}), ("cosine_with_restarts", dict(num_cycles=3)),
+    ("polynomial", {}), ("polynomial", dict(lr_end=1e-6, power=2.5)),
+    ("cosine_with_min_lr", dict(min_lr=1e-5)), ("cosine_with_min_lr", dict(min_lr_rate=0.1, num_cycles=0.75)),
+    ("cosine_warmup_with_min_lr", dict(min_lr=1e-5)), ("cosine_warmup_with_min_lr", dict(min_lr_rate=0.1, warmup_lr_rate=0.3, num_cycles=0.4)),
+    ("warmup_stable_decay", dict(num_decay_steps=300)), ("warmup_stable_decay", dict(num_decay_steps=200, num_stable_steps=500, min_lr_ratio=0.1)),
+    ("warmup_stable_decay", dict(num_decay_steps=970)),  # longer than what the warm-up leaves
+    *(("warmup_stable_decay", dict(num_decay_steps=300, warmup_type=w, decay_type=d, min_lr_ratio=m, num_cycles=c))
+      for w, d, m, c in (("cosine", "linear", 0.05, 0.5), ("1-sqrt", "1-sqrt", 0.0, 0.5), ("linear", "cosine", 0.2, 0.25)))]
+
+
+def long_schedules():
+    for kind, kwargs in KWARGS:
+        for warmup in (0, 70):
+            lr = 3e-4
+            optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+            scheduler = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=LONG, scheduler_specific_kwargs=kwargs)
+            values = []
+            for _ in range(LONG + 2):
+                values.append(scheduler.get_last_lr()[0])
+                optimizer.step()
+                scheduler.step()
+            at = sorted({k for k in range(0, LONG, 37)} | {k for turn in (0, 70, 570, 700, 770, 1000) for k in (turn - 1, turn, turn + 1) if 0 <= k < LONG + 2})
+            yield dict(kind=kind, kwargs=kwargs, learning_rate=lr, warmup_steps=warmup, steps=LONG, at=at, values=[values[k] for k in at])
+
+
 def adamw():
     p = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
     optimizer = torch.optim.AdamW([p], lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
@@ -50,6 +79,6 @@ def aux_loss():
     return dict(logits=[flat(x.detach()) for x in logits], loss=float(loss.detach()), grads=[flat(x.grad) for x in logits])
 
 
-json.dump(dict(torch=torch.__version__.split("+")[0], transformers=transformers.__version__, schedules=list(schedules()),
+json.dump(dict(torch=torch.__version__.split("+")[0], transformers=transformers.__version__, schedules=list(schedules()) + list(long_schedules()),
                adamw=adamw(), aux_loss=aux_loss()), sys.stdout, separators=(",", ":"))
 print()

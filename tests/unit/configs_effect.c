@@ -50,7 +50,10 @@ static void show_envs(cr_buf *out, char *const *x)
 static void show_training(cr_buf *out, const cr_training_args *t)
 {
     SHOW(t->learning_rate), SHOW(t->weight_decay), SHOW(t->adam_beta1), SHOW(t->adam_beta2);
-    SHOW(t->warmup_ratio), SHOW(t->num_train_epochs), SHOW(t->lr_scheduler_type);
+    SHOW(t->adam_epsilon), SHOW(t->warmup_ratio), SHOW(t->num_train_epochs);
+    SHOW(t->lr_scheduler_type);
+    for (int i = 0; i < CR_NUM_SCHEDULE_ARGS; i++)
+        SHOW(t->lr_scheduler_kwargs.value[i]), SHOW(t->lr_scheduler_kwargs.is_given[i]);
     SHOW(t->per_device_train_batch_size), SHOW(t->gradient_accumulation_steps);
     SHOW(t->warmup_steps);
 }
@@ -341,6 +344,10 @@ static const struct {
     {"training_args", "gradient_accumulation_steps", "2", {NULL}},
     {"training_args", "warmup_ratio", "0.5", {NULL}},
     {"training_args", "adam_beta1", "0.5", {NULL}},
+    {"training_args",
+     "lr_scheduler_kwargs",
+     "{num_cycles: 2}",
+     {"actor_train.training_args.lr_scheduler_type=cosine"}},
     {"generating_args", "top_p", "0.5", {NULL}},
     {"training_args", "adam_beta2", "0.5", {NULL}},
     {"data_args",

@@ -96,6 +96,8 @@ static const struct {
     {"training_args", "lr_scheduler_type", "cosine", CR_LR_COSINE},
     {"training_args", "lr_scheduler_type", "constant", CR_LR_CONSTANT},
     {"training_args", "lr_scheduler_type", "inverse_sqrt", CR_LR_INVERSE_SQRT},
+    {"training_args", "lr_scheduler_type", "cosine_with_min_lr", CR_LR_COSINE_WITH_MIN_LR},
+    {"training_args", "lr_scheduler_type", "warmup_stable_decay", CR_LR_WARMUP_STABLE_DECAY},
     {"strategy_args", "strategy_name", "fsdp2_train", CR_STRATEGY_FSDP2_TRAIN},
     {"strategy_args", "strategy_name", "fsdp2_infer", CR_STRATEGY_FSDP2_INFER},
     {"strategy_args", "strategy_name", "vllm", CR_STRATEGY_OTHER},
