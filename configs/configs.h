@@ -124,8 +124,7 @@ typedef struct cr_config {
     int64_t rollout_batch_size, group_size, prompt_length, sequence_length, max_running_requests;
     int64_t val_prompt_length; /* prompt_length, if it is not given */
     int64_t model_update_frequency;
-    bool is_async;                      /* samples are drawn a step ahead */
-    bool enable_old_logprobs_recompute; /* as ROLL derives it */
+    bool is_async, enable_old_logprobs_recompute; /* samples a step ahead; as ROLL derives it */
     cr_old_log_probs old_log_probs;
     cr_choice_logprobs logprobs_mode;
     char *global_template;
