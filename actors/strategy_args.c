@@ -38,7 +38,8 @@ cr_model_options cr_model_options_of(const cr_worker_config *train)
                                            .rank = l->rank,
                                            .alpha = l->alpha,
                                            .use_rslora = l->use_rslora,
-                                           .folder = l->folder}};
+                                           .folder = l->folder,
+                                           .dropout = l->dropout}};
 }
 
 cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train, bool should_freeze,

@@ -1,6 +1,7 @@
 /* train_step.c -- updates of actor_train and sft_train: mini-batches of a record, their loss, and what
  * they add up to (see trainer_impl.h). */
 #include "actors/trainer_impl.h"
+#include "base/rng.h"
 #include "rl/loss.h"
 
 #include <math.h>
@@ -130,6 +131,40 @@ static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
     return CR_OK;
 }
 
+/* ---- dropout ---- */
+
+/* The record's name of a sample, or, where it has none, that of its tokens: no matter which rank has it. */
+static uint64_t name_of(const cr_samples *s, size_t i)
+{
+    size_t num = (size_t)s->prompts[i] + (size_t)s->lengths[i];
+
+    return s->sample_ids ? s->sample_ids[i]
+                         : cr_hash64(s->ids + s->first_id[i], num * sizeof *s->ids);
+}
+
+/* Keys of the micro-batch's rows, of (seed, update, sample, position): the same however the batch is cut. */
+static void key_rows(const step *p, cr_batch *batch)
+{
+    const cr_adapter_options *o = p->t->a->model->adapters;
+    cr_trainer *t = p->t;
+    uint64_t seed = (uint64_t)t->a->config->seed, update = (uint64_t)cr_fsdp_num_updates(t->f);
+    int64_t row = 0;
+
+    if (!o || o->dropout <= 0) return;
+    t->drop_keys = cr_reserve(t->drop_keys, &t->capacity_drop_keys, (size_t)batch->num_tokens,
+                              sizeof *t->drop_keys);
+    for (size_t k = 0; k < p->num; k++) {
+        uint64_t name = name_of(p->s, p->order[k]);
+        for (; row < batch->cu_seqlens[k + 1]; row++) {
+            uint32_t words[4];
+            cr_rng_philox(seed, CR_RNG_DROPOUT, name,
+                          update << 32 | (uint32_t)batch->positions[row], words);
+            t->drop_keys[row] = (uint64_t)words[0] << 32 | words[1];
+        }
+    }
+    batch->drop_keys = t->drop_keys;
+}
+
 /* ---- updates ---- */
 
 /* Each rank of a ulysses group derives the loss over its part of the tokens. */
@@ -175,6 +210,7 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
         cr_batch batch =
             cri_pack(t, p->s, p->order, p->num, p->is_sft ? p->column[CR_COLUMN_MASK] : NULL);
         float aux = aux_weight(p);
+        key_rows(p, &batch);
         cr_fsdp_set_aux_weight(t->f, aux);
         CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
                                           p->is_sft ? sft_loss : rl_loss, p, err));

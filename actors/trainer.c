@@ -41,6 +41,7 @@ void cr_trainer_close(cr_trainer *t)
     cr_free(t->work);
     cr_free(t->start);
     cr_edits_free(&t->edits);
+    cr_free(t->drop_keys);
     cr_free(t->save_folder);
     cr_free(t->save_mark);
     cr_free(t);

@@ -25,6 +25,8 @@ struct cr_trainer {
     size_t capacity_samples;
     cr_distribution distribution;
     cr_edits edits;
+    uint64_t *drop_keys; /* [capacity_drop_keys] of the micro-batch's tokens */
+    size_t capacity_drop_keys;
     char *save_folder,
         *save_mark; /* of the save under way, if this rank has the launcher's folder; owned */
 };

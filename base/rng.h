@@ -16,6 +16,7 @@ typedef enum cr_rng_stream {
     CR_RNG_INIT = 2,    /* random weights */
     CR_RNG_SHUFFLE = 3, /* order of data */
     CR_RNG_PAUSE = 4,   /* of a request that is tried again */
+    CR_RNG_DROPOUT = 5, /* keys of rows (kernels/dropout.h) */
     CR_RNG_TEST = 99,
 } cr_rng_stream;
 

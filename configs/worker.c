@@ -288,6 +288,9 @@ static void read_lora(cr_node *model, cr_lora_keys *l)
     l->target = cri_text_of(model, "lora_target");
     l->folder = cri_text_of(model, "adapter_name_or_path");
     l->use_rslora = cri_flag_of(model, "use_rslora");
+    l->dropout = !l->folder || cri_is_in_file(model, "lora_dropout")
+                     ? cri_real_of(model, "lora_dropout")
+                     : -1;
     if (!l->folder || cri_is_in_file(model, "lora_rank")) l->rank = cri_int_of(model, "lora_rank");
     if (cri_is_given(model, "lora_alpha"))
         l->alpha = cri_real_of(model, "lora_alpha");
@@ -298,7 +301,7 @@ static void read_lora(cr_node *model, cr_lora_keys *l)
 /* Adapters are trained, and the engine has those that are trained: its keys may repeat them, as ROLL wants it. */
 static void bind_lora(cr_config *c, cr_node *model, cr_worker_config *w, cr_diagnostics *d)
 {
-    static const char *const with[] = {"lora_rank", "lora_alpha", "use_rslora"};
+    static const char *const with[] = {"lora_rank", "lora_alpha", "use_rslora", "lora_dropout"};
     cr_lora_keys *l = &w->lora;
     const char *key;
     cr_place place;

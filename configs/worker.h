@@ -86,6 +86,7 @@ typedef struct cr_lora_keys {
     int64_t rank; /* of a folder 0, unless it is given, and so is alpha */
     double alpha;
     bool use_rslora;
+    double dropout; /* -1: as the folder says */
 } cr_lora_keys;
 
 static inline bool cr_is_lora(const cr_lora_keys *l)

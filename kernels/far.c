@@ -430,6 +430,7 @@ static const struct {
     PLAIN(rows_combine),
     PLAIN(rows_scale),
     PLAIN(rows_dot),
+    PLAIN(rows_drop),
     PLAIN(layernorm),
     PLAIN(layernorm_grad),
     PLAIN(gelu),

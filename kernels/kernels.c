@@ -450,6 +450,14 @@ static cr_status check_rows_dot(const cr_rows_dot_args *a, work *w, cr_err *err)
     return check_act("rows_dot", a->dtype, err);
 }
 
+static cr_status check_rows_drop(const cr_rows_drop_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_cols, 2, (a->add ? 3 : 2) * cr_dtype_bytes(a->dtype));
+    if (!(a->rate >= 0 && a->rate < 1))
+        return cr_fail(err, CR_EARG, "rows_drop: a rate of %g", a->rate);
+    return check_act("rows_drop", a->dtype, err);
+}
+
 /* ---- vision ---- */
 
 static cr_status check_layernorm(const cr_layernorm_args *a, work *w, cr_err *err)

@@ -8,6 +8,7 @@
 #define CR_KERNELS_IMPL_H
 
 #include "kernels/attention.h"
+#include "kernels/dropout.h"
 #include "kernels/experts.h"
 #include "kernels/kernels.h"
 #include "kernels/linears.h"

@@ -58,6 +58,8 @@
     OP(rows_combine, cr_rows_combine_args)                     \
     OP(rows_scale, cr_rows_scale_args)                         \
     OP(rows_dot, cr_rows_dot_args)                             \
+    /* dropout.h */                                            \
+    OP(rows_drop, cr_rows_drop_args)                           \
     /* vision.h */                                             \
     OP(layernorm, cr_layernorm_args)                           \
     OP(layernorm_grad, cr_layernorm_grad_args)                 \

@@ -171,6 +171,7 @@ cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
     stage_words(s, &x->positions, b->positions, b->num_tokens);
     for (int i = 0; i < CR_MAX_ROPES; i++)
         stage_words(s, &x->inv_freq[i], c->ropes[i].inv_freq, c->head_dim / 2);
+    stage(s, &x->drop_keys, b->drop_keys, (size_t)b->num_tokens * sizeof *b->drop_keys);
     stage_embed_scales(s, p, c->embed_scale);
     stage_attention(s, p);
     if (h->num_rows) {

@@ -137,6 +137,9 @@ static bool next_tile(const cr_pass *p, tile *t)
     *t = (tile){.pass = *p, .first = first};
     t->pass.num_rows = total - first < max ? total - first : max;
     t->pass.hooks = NULL;
+    if (p->index.drop_keys)
+        t->pass.index.drop_keys =
+            cr_mem_add_const(p->index.drop_keys, (size_t)first * sizeof(uint64_t));
     return true;
 }
 

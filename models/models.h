@@ -71,6 +71,8 @@ typedef struct cr_module_ops {
 typedef struct cr_adapter {
     cr_module *a, *b; /* "lora_A" [rank, in], "lora_B" [out, rank] */
     float scale;
+    double dropout; /* of x in front of A, in passes whose batch has keys for it */
+    uint64_t key;   /* of it: a hash of the Linear's name */
 } cr_adapter;
 
 struct cr_module {
@@ -132,6 +134,7 @@ typedef struct cr_adapter_options {
     bool use_rslora; /* alpha / sqrt(rank); also if folder says so */
     /* PEFT's, with the values (models/files/peft.h), which the numbers above do not contradict; NULL: first values */
     const char *folder;
+    double dropout; /* below 1; below 0: as folder says */
 } cr_adapter_options;
 static inline bool cr_has_adapters(const cr_adapter_options *o)
 {

@@ -31,6 +31,7 @@ typedef struct cr_batch {
         *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
     const struct cr_vision_input *vision; /* images and videos (vision.h); NULL: none */
     const cr_row_edits *edits; /* how labels were sampled, by labelled row (attention.h) */
+    const uint64_t *drop_keys; /* [T] of dropout in adapters (dropout.h); NULL: it is off */
 } cr_batch;
 
 typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;
@@ -64,6 +65,7 @@ typedef struct cr_pass_index {
     const cr_mem *split_lists;        /* split.h */
     const cr_mem *head_rows, *labels; /* of the head's rows: which, and their labels */
     cr_row_edits_mem edits;           /* of the batch */
+    const cr_mem *drop_keys;          /* [num_rows] of the module at hand, if it runs on tokens */
 } cr_pass_index;
 
 /* What a pass keeps between forward and backward, and host memory that it uses again in the next one.

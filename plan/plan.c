@@ -18,6 +18,8 @@ typedef struct bench {
     cr_device *dev;
     cr_fsdp *f;
     cr_packed packed;
+    uint64_t *drop_keys; /* of its tokens */
+    size_t capacity_drop_keys;
     cr_fsdp_stats after_forward; /* of the training micro-batch */
     cr_plan_role *role;
     cr_plan_bytes standing; /* beside what a moment has */
@@ -235,6 +237,7 @@ static cr_status bench_open(bench *b, cr_model *model, const cr_worker_config *w
 static void bench_close(bench *b)
 {
     cr_packed_free(&b->packed);
+    cr_free(b->drop_keys);
     cr_fsdp_destroy(b->f);
     cr_mesh_destroy(b->mesh);
     if (b->dev) cr_device_close(b->dev);
@@ -255,7 +258,13 @@ static cr_status at_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
 
 static cr_status micro(bench *b, cr_err *err)
 {
-    return cr_fsdp_backward(b->f, &b->packed.batch, at_loss, b, err);
+    const cr_adapter_options *adapters = b->model->adapters;
+    cr_batch batch = b->packed.batch;
+
+    if (adapters && adapters->dropout > 0)
+        batch.drop_keys = b->drop_keys = cr_reserve(b->drop_keys, &b->capacity_drop_keys,
+                                                    (size_t)batch.num_tokens, sizeof *b->drop_keys);
+    return cr_fsdp_backward(b->f, &batch, at_loss, b, err);
 }
 
 static cr_status update(bench *b, cr_err *err)

@@ -13,11 +13,12 @@ struct cr_ulysses {
     cr_group *group;
     int rank, num_ranks;
     int64_t num_kv_heads, head_dim;
-    cr_batch whole;     /* what was cut; ids, positions, labels are borrowed or in `grown` */
-    cr_batch mine;      /* ids, positions, labels point into whole's */
-    cr_row_edits edits; /* of `mine`: rows in whole's */
-    int32_t *grown;     /* ids, positions, labels of a batch that was too short */
-    int32_t *axes;      /* mrope of `mine` */
+    cr_batch whole;       /* what was cut; ids, positions, labels are borrowed or in `grown` */
+    cr_batch mine;        /* ids, positions, labels point into whole's */
+    cr_row_edits edits;   /* of `mine`: rows in whole's */
+    int32_t *grown;       /* ids, positions, labels of a batch that was too short */
+    uint64_t *grown_keys; /* its drop_keys */
+    int32_t *axes;        /* mrope of `mine` */
     size_t capacity_axes;
     int32_t *offsets; /* cu_seqlens of `mine`, then those of a batch that was too short */
     size_t capacity_offsets;
@@ -155,8 +156,10 @@ static cr_batch lengthen(cr_ulysses *u, const cr_batch *b)
     for (int64_t s = 0; s < b->num_seqs; s++)
         if (b->cu_seqlens[s + 1] > b->cu_seqlens[s]) offsets[++seqs] = b->cu_seqlens[s + 1];
     offsets[++seqs] = (int32_t)num;
-    return (cr_batch){ids,  positions, labels,    offsets, (int64_t)num,
-                      seqs, b->mrope,  b->vision, b->edits};
+    memset(u->grown_keys, 0, num * sizeof *u->grown_keys);
+    if (b->drop_keys) memcpy(u->grown_keys, b->drop_keys, old * sizeof *b->drop_keys);
+    return (cr_batch){ids,  positions, labels,    offsets,  (int64_t)num,
+                      seqs, b->mrope,  b->vision, b->edits, b->drop_keys ? u->grown_keys : NULL};
 }
 
 /* Where sequences begin and end among rows [first, end). */
@@ -243,7 +246,8 @@ void cr_ulysses_cut(cr_ulysses *u, const cr_batch *whole)
                          .positions = u->whole.positions + first,
                          .labels = u->whole.labels ? u->whole.labels + first : NULL,
                          .num_tokens = end - first,
-                         .vision = whole->vision};
+                         .vision = whole->vision,
+                         .drop_keys = u->whole.drop_keys ? u->whole.drop_keys + first : NULL};
     if (whole->mrope) cut_axes(u, whole, first);
     cut_sequences(u, first, end);
     count_labels(u);
@@ -320,6 +324,7 @@ cr_status cr_ulysses_create(const cr_mesh *mesh, const cr_model *model, cr_ulyss
     u->head_dim = c->head_dim;
     num = (size_t)u->num_ranks;
     u->grown = CR_NEW_ARRAY(int32_t, 4 * num + 2);
+    u->grown_keys = CR_NEW_ARRAY(uint64_t, num);
     u->counts = CR_NEW_ARRAY(size_t, num);
     u->send_bytes = CR_NEW_ARRAY(size_t, num);
     u->recv_bytes = CR_NEW_ARRAY(size_t, num);
@@ -337,6 +342,7 @@ void cr_ulysses_destroy(cr_ulysses *u)
 {
     if (!u) return;
     cr_free(u->grown);
+    cr_free(u->grown_keys);
     cr_free(u->axes);
     cr_free(u->offsets);
     cr_free(u->lists);

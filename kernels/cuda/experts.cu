@@ -1,10 +1,10 @@
-/* experts.cu -- the router, the order of tokens by expert, and sums over a token's experts.
+/* experts.cu -- the router, the order of tokens by expert, sums over a token's experts, and dropout.
  *
  * Mapping: router and its gradient: a warp a token, lane e takes the experts e, e + 32, ..; the k largest are found one after the
  * other by fixed shuffles. expert_sort: a block an expert walks over all choices and counts, or places, those of its expert in
  * order (ballots), so that the order is that of the tokens, without atomics; E T k reads of 4 bytes from L2 (128 experts, 8192
  * tokens, 8 choices: 34 MB). Rows: a block a row, as in moves.cu. A token's result does not depend on other tokens.
- * Bytes an element in bf16: rows_combine 2 k + 2 (4 with add), rows_scale 4, rows_dot 4: bound by memory on H100 and H200.
+ * Bytes an element in bf16: rows_combine 2 k + 2 (4 with add), rows_scale 4, rows_dot 4, rows_drop 4 (6 with add): bound by memory on H100 and H200.
  * Products of experts: grouped.cu. Shared memory below 200 bytes, below 64 registers.
  * Column sums of prob: float64, columns.h.
  */
@@ -322,6 +322,43 @@ template <class T> static cudaError_t rows_scale(cr_device *dev, const cr_rows_s
 cr_status cri_cuda_rows_scale(cr_device *dev, const cr_rows_scale_args *a, cr_err *err)
 {
     return launched("rows_scale", CRI_BY_DTYPE(a->dtype, rows_scale, dev, a), err);
+}
+
+template <class T>
+static __global__ void __launch_bounds__(WIDTH)
+    drop_rows(const T *x, const T *add, const uint64_t *keys, uint64_t module_key,
+              uint32_t threshold, float factor, T *y, int64_t num_cols, bool is_fast)
+{
+    int64_t at = blockIdx.x * num_cols;
+    uint64_t row_key = keys[blockIdx.x];
+
+    for (int64_t c = threadIdx.x * PER; c < num_cols; c += WIDTH * PER) {
+        float v[PER], sum[PER];
+        load8(v, x + at, c, num_cols, is_fast);
+        if (add) load8(sum, add + at, c, num_cols, is_fast);
+#pragma unroll
+        for (int e = 0; e < PER; e++) {
+            bool is_kept = cr_dropout_keeps(row_key, module_key, (uint32_t)(c + e), threshold);
+            v[e] = (add ? sum[e] : 0.0f) + (is_kept ? v[e] * factor : 0.0f);
+        }
+        store8(y + at, c, num_cols, is_fast, v);
+    }
+}
+
+template <class T> static cudaError_t rows_drop(cr_device *dev, const cr_rows_drop_args *a)
+{
+    auto kernel = drop_rows<T>;
+
+    return CUDA_LAUNCH(kernel, dim3((unsigned)a->num_rows), dim3(WIDTH), 0, cri_cuda_stream(dev),
+                       in<T>(a->x), in<T>(a->add), in<uint64_t>(a->keys), a->module_key,
+                       cr_dropout_threshold(a->rate), (float)(1 / (1 - a->rate)), out<T>(a->y),
+                       a->num_cols,
+                       a->num_cols % PER == 0 && is_wide(a->x) && is_wide(a->y) && is_wide(a->add));
+}
+
+cr_status cri_cuda_rows_drop(cr_device *dev, const cr_rows_drop_args *a, cr_err *err)
+{
+    return launched("rows_drop", CRI_BY_DTYPE(a->dtype, rows_drop, dev, a), err);
 }
 
 template <class T>

@@ -132,6 +132,7 @@ static cr_status read_options(json_t *config, const char *folder, cr_adapter_opt
     const json_t *rank = json_object_get(config, "r"),
                  *alpha = json_object_get(config, "lora_alpha"),
                  *rslora = json_object_get(config, "use_rslora"),
+                 *dropout = json_object_get(config, "lora_dropout"),
                  *base = json_object_get(config, "base_model_name_or_path");
     char *target = NULL;
 
@@ -141,6 +142,9 @@ static cr_status read_options(json_t *config, const char *folder, cr_adapter_opt
         return cr_fail(err, CR_EFORMAT, "r must be an integer from 1 to %d", MAX_RANK);
     if (!json_is_number(alpha) || !isfinite((float)json_number_value(alpha)))
         return cr_fail(err, CR_EFORMAT, "lora_alpha must be a number");
+    if (dropout && !(json_is_number(dropout) && json_number_value(dropout) >= 0 &&
+                     json_number_value(dropout) < 1))
+        return cr_fail(err, CR_EFORMAT, "lora_dropout must be a number from 0 on and below 1");
     if (rslora && !json_is_boolean(rslora) && !json_is_null(rslora))
         return cr_fail(err, CR_EFORMAT, "use_rslora must be true or false");
     CR_TRY(read_target(json_object_get(config, "target_modules"), &target, err));
@@ -148,7 +152,8 @@ static cr_status read_options(json_t *config, const char *folder, cr_adapter_opt
                               .rank = json_integer_value(rank),
                               .alpha = json_number_value(alpha),
                               .use_rslora = json_is_true(rslora),
-                              .folder = cr_strdup(folder)};
+                              .folder = cr_strdup(folder),
+                              .dropout = json_number_value(dropout)};
     if (json_is_string(base)) *base_model = cr_strdup(json_string_value(base));
     return CR_OK;
 }
@@ -225,8 +230,10 @@ cr_status cr_peft_config_write(const char *folder, const cr_adapter_options *o,
                        "  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n"
                        "  \"lora_alpha\": ");
     cr_note(cr_json_add_double(&text, o->alpha, err));
+    cr_buf_adds(&text, ",\n  \"lora_dropout\": ");
+    cr_note(cr_json_add_double(&text, o->dropout, err));
     cr_buf_addf(&text,
-                ",\n  \"lora_dropout\": 0.0,\n  \"modules_to_save\": null,\n"
+                ",\n  \"modules_to_save\": null,\n"
                 "  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n  \"rank_pattern\": {},\n"
                 "  \"target_modules\": ",
                 (long long)o->rank);

@@ -4,8 +4,8 @@
  *     cr_peft_config_write    beside a file of tensors with the names of cr_peft_tensor_name
  *
  * Files are outside input. A key that would make PEFT compute other numbers is refused by its name (DoRA, modules_to_save,
- * rank_pattern, ..), and so is one that PEFT 0.21 does not have, unless it is null, false or empty. lora_dropout is left out:
- * it acts in training alone.
+ * rank_pattern, ..), and so is one that PEFT 0.21 does not have, unless it is null, false or empty. lora_dropout
+ * acts in training alone.
  */
 #ifndef CR_PEFT_H
 #define CR_PEFT_H

@@ -2,6 +2,8 @@
 #include "models/parts/adapters.h"
 
 #include "base/pattern.h"
+#include "base/rng.h"
+#include "kernels/dropout.h"
 #include "models/files/peft.h"
 
 #include <math.h>
@@ -44,6 +46,8 @@ static cr_status add_one(cr_module *m, const cr_adapter_options *o, cr_err *err)
     adapter->a = cri_linear_add(m, "lora_A", in, o->rank, false);
     adapter->b = cri_linear_add(m, "lora_B", o->rank, out, false);
     adapter->scale = (float)(o->alpha / (o->use_rslora ? sqrt((double)o->rank) : (double)o->rank));
+    adapter->dropout = o->dropout;
+    adapter->key = cr_hash64(m->name, strlen(m->name));
     a = adapter->a->weight;
     b = adapter->b->weight;
     a->init = CR_INIT_UNIFORM; /* kaiming_uniform with a = sqrt(5) */
@@ -165,6 +169,7 @@ static cr_status complete(const cr_adapter_options *there, cr_adapter_options *o
     o->alpha = there->alpha;
     o->use_rslora = there->use_rslora;
     o->folder = there->folder;
+    if (o->dropout < 0) o->dropout = there->dropout;
     return CR_OK;
 }
 
@@ -178,6 +183,8 @@ static cr_status take_options(cr_model *model, const cr_adapter_options *o, cr_e
     if (err->status == CR_OK && (all.rank < 1 || !isfinite(all.alpha)))
         cr_fail(err, CR_ECONFIG, "adapters of rank %lld and alpha %g", (long long)all.rank,
                 all.alpha);
+    if (err->status == CR_OK && !(all.dropout >= 0 && all.dropout < 1))
+        cr_fail(err, CR_ECONFIG, "adapters with a dropout of %g", all.dropout);
     if (err->status == CR_OK) keep_options(model, &all);
     cr_peft_options_fini(&there);
     cr_free(base);
@@ -242,6 +249,41 @@ static cr_status multiply_inner(const cr_adapter *a, cr_pass *p, const cr_mem *x
     return put_scaled(a, p, wide, *h, (size_t)(p->num_rows * a->a->weight->shape[0]), err);
 }
 
+static bool is_dropped(const cr_adapter *a, const cr_pass *p)
+{
+    return p->index.drop_keys && a->dropout > 0;
+}
+
+/* y = add + x with dropout, [num_rows, in]. */
+static cr_status drop(const cr_adapter *a, const cr_pass *p, const cr_mem *x, const cr_mem *add,
+                      cr_mem *y, cr_err *err)
+{
+    return cr_rows_drop(p->dev,
+                        &(cr_rows_drop_args){.dtype = p->dtype,
+                                             .x = x,
+                                             .add = add,
+                                             .keys = p->index.drop_keys,
+                                             .module_key = a->key,
+                                             .rate = a->dropout,
+                                             .num_rows = p->num_rows,
+                                             .num_cols = a->a->weight->shape[1],
+                                             .y = y},
+                        err);
+}
+
+/* *to: what A is given for x: the same in forward, recompute and backward. */
+static cr_status input_of(const cr_adapter *a, cr_pass *p, const cr_mem *x, const cr_mem **to,
+                          cr_err *err)
+{
+    cr_mem *dropped;
+
+    *to = x;
+    if (!is_dropped(a, p) || !x) return CR_OK;
+    CR_TRY(cri_push(p->scratch, p, p->num_rows, a->a->weight->shape[1], &dropped, err));
+    *to = dropped;
+    return drop(a, p, x, NULL, dropped, err);
+}
+
 cr_status cri_adapter_forward(const cr_module *m, cr_pass *p, const cr_mem *x, cr_mem *y,
                               cr_err *err)
 {
@@ -254,11 +296,31 @@ cr_status cri_adapter_forward(const cr_module *m, cr_pass *p, const cr_mem *x, c
                         .num_rows = p->num_rows};
     cr_mem *h;
 
+    CR_TRY(input_of(a, p, x, &x, err));
     CR_TRY(multiply_inner(a, p, x, &h, err));
     l.x = h;
     CR_TRY(cr_linear(p->dev, &l, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
+}
+
+/* dA += dh^T x; dx += dh A, where x was not dropped. */
+static cr_status back_inner(const cr_adapter *a, cr_pass *p, const cr_mem *x, const cr_mem *dh,
+                            cr_mem *dx, cr_err *err)
+{
+    const cr_param *w = a->a->weight;
+    bool has_own = is_dropped(a, p) && dx; /* the gradient of what A was given */
+    cr_linear_grad_args inner = {.x = x,
+                                 .dy = dh,
+                                 .w = &w->weight,
+                                 .dx = dx,
+                                 .is_dx_added = !has_own,
+                                 .dw = cri_grad(w),
+                                 .num_rows = p->num_rows};
+
+    if (has_own) CR_TRY(cri_push(p->scratch, p, p->num_rows, w->shape[1], &inner.dx, err));
+    CR_TRY(cr_linear_grad(p->dev, &inner, err));
+    return has_own ? drop(a, p, inner.dx, dx, dx, err) : CR_OK;
 }
 
 cr_status cri_adapter_backward(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
@@ -267,9 +329,10 @@ cr_status cri_adapter_backward(const cr_module *m, cr_pass *p, const cr_mem *x, 
     const cr_adapter *a = m->adapter;
     size_t mark = cr_stack_mark(p->scratch), num;
     cr_mem *h = NULL, *dh, *wide;
-    cr_linear_grad_args outer, inner;
+    cr_linear_grad_args outer;
 
     num = (size_t)(p->num_rows * a->a->weight->shape[0]);
+    CR_TRY(input_of(a, p, m->has_trainable ? x : NULL, &x, err));
     if (m->has_trainable) CR_TRY(multiply_inner(a, p, x, &h, err));
     CR_TRY(push_inner(a, p, &dh, &wide, err));
     outer = (cr_linear_grad_args){.x = h,
@@ -281,14 +344,7 @@ cr_status cri_adapter_backward(const cr_module *m, cr_pass *p, const cr_mem *x, 
     CR_TRY(cr_linear_grad(p->dev, &outer, err));
     if (wide != dh) CR_TRY(cr_cast(p->dev, &(cr_cast_args){CR_F32, wide, p->dtype, dh, num}, err));
     CR_TRY(put_scaled(a, p, wide, dh, num, err));
-    inner = (cr_linear_grad_args){.x = x,
-                                  .dy = dh,
-                                  .w = &a->a->weight->weight,
-                                  .dx = dx,
-                                  .is_dx_added = true,
-                                  .dw = cri_grad(a->a->weight),
-                                  .num_rows = p->num_rows};
-    CR_TRY(cr_linear_grad(p->dev, &inner, err));
+    CR_TRY(back_inner(a, p, x, dh, dx, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

@@ -314,7 +314,11 @@ static void test_adapters(void)
         {.name = "adapters, 2 ranks", .ranks = 2},
         {.name = "adapters, hsdp", .ranks = 4, .fsdp = 2, .is_recomputed_off = true},
         {.name = "adapters, parts", .ranks = 4, .wrap = parts},
+        {.name = "dropout", .ranks = 1, .dropout = 0.3, .is_recomputed_off = true},
+        {.name = "dropout, 2 ranks", .ranks = 2, .dropout = 0.3},
+        {.name = "dropout, hsdp", .ranks = 4, .fsdp = 2, .dropout = 0.3},
     };
+    enum { DROPPED = 4 };
     result want = {0};
 
     for (size_t i = 0; i < CR_COUNT(plans); i++) {
@@ -326,7 +330,11 @@ static void test_adapters(void)
         p.last = usual.last;
         p.inf_step = -1;
         got = train(p);
-        if (i == 0) want = got;
+        if (i == DROPPED && me == 0)
+            CR_CHECK(distance(got.grad, want.grad, want.num_grad) > 0.05,
+                     "dropout changes nothing");
+        if (i == DROPPED) cr_free(want.grad);
+        if (i == 0 || i == DROPPED) want = got;
         if (me == 0)
             CR_CHECK(got.num_grad == want.num_grad &&
                          distance(got.grad, want.grad, want.num_grad) <= grad_tol,
@@ -335,7 +343,7 @@ static void test_adapters(void)
         for (int s = 0; s < usual.last && me == 0; s++)
             CR_CHECK(fabs(got.norm[s] - want.norm[s]) <= 1e-5 * want.norm[s],
                      "%s: step %d: norm %.9g, want %.9g", p.name, s, got.norm[s], want.norm[s]);
-        if (i > 0) cr_free(got.grad);
+        if (i > 0 && i != DROPPED) cr_free(got.grad);
     }
     CR_CHECK(me != 0 || want.num_grad == 3 * 3 * 384, "%zu elements have gradients", want.num_grad);
     cr_free(want.grad);

@@ -38,6 +38,7 @@ typedef struct plan {
     const char *frozen, *resume, *save; /* folders below `folder` */
     const char *fp32[3];                /* modules that compute in float32 */
     const char *adapters;               /* cr_adapter_options.target, of rank 3 */
+    double dropout;                     /* of those */
     int first, last;                    /* steps */
     bool is_async;                      /* save before the last step, in the background */
     int inf_step; /* rank ranks-1 has an infinite gradient there; -1: nowhere */
@@ -75,7 +76,8 @@ static const plan usual = {.ranks = 1, .micro = 2, .num_seqs = 6, .last = 4, .in
 
 static inline cr_model *make_model(const plan *p)
 {
-    const cr_model_options options = {.adapters = {p->adapters, 3, 6, false}};
+    const cr_model_options options = {
+        .adapters = {.target = p->adapters, .rank = 3, .alpha = 6, .dropout = p->dropout}};
     char text[700];
     cr_model *model;
 
@@ -96,6 +98,7 @@ static inline cr_model *make_model(const plan *p)
 typedef struct batch {
     int32_t ids[MAX_SEQS * MAX_LEN], positions[MAX_SEQS * MAX_LEN], labels[MAX_SEQS * MAX_LEN],
         cu[MAX_SEQS + 1];
+    uint64_t drop_keys[MAX_SEQS * MAX_LEN];
     cr_batch b;
 } batch;
 
@@ -110,13 +113,15 @@ static inline int append(batch *x, int step, int seq)
     for (int t = 0; t < num; t++) {
         cr_rng_philox(5, CR_RNG_TEST, (uint64_t)step, (uint64_t)(seq * 1000 + t + 1), w);
         x->ids[n + t] = (int32_t)(w[0] % VOCAB);
+        x->drop_keys[n + t] = (uint64_t)w[1] << 32 | w[2];
         x->positions[n + t] = t;
         x->labels[n + t] = -1;
         if (t > 2) x->labels[n + t - 1] = x->ids[n + t], labels++;
     }
     x->cu[0] = 0;
     x->cu[x->b.num_seqs + 1] = n + num;
-    x->b = (cr_batch){x->ids, x->positions, x->labels, x->cu, n + num, x->b.num_seqs + 1};
+    x->b = (cr_batch){x->ids, x->positions, x->labels, x->cu,       n + num, x->b.num_seqs + 1,
+                      NULL,   NULL,         NULL,      x->drop_keys};
     return labels;
 }
 

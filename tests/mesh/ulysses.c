@@ -119,7 +119,8 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
     int32_t *zeros = CR_NEW_ARRAY(int32_t, tokens),
             cu[3] = {0, (int32_t)tokens / 3, (int32_t)tokens};
     cut c = {.heads = 8, .kv_heads = kv_heads};
-    cr_batch batch = {zeros, zeros, NULL, cu, tokens, 2};
+    uint64_t *keys = CR_NEW_ARRAY(uint64_t, tokens);
+    cr_batch batch = {zeros, zeros, NULL, cu, tokens, 2, .drop_keys = keys};
     int ranks[4] = {0, 1, 2, 3};
     cr_pass pass = {.dtype = CR_F32};
     cr_mesh_shape shape;
@@ -139,7 +140,12 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
     OK(cr_mesh_shape_init(&shape, size, size, size, 1, 0, &err));
     OK(cr_mesh_create(world, pass.dev, "layout", ranks, &shape, &mesh, &err));
     OK(cr_ulysses_create(mesh, model, &u, &err));
+    for (int64_t t = 0; t < tokens; t++)
+        keys[t] = (uint64_t)t + 7;
     cr_ulysses_cut(u, &batch);
+    for (int64_t t = 0; t < mine; t++)
+        CR_CHECK(cr_ulysses_batch(u)->drop_keys[t] == (uint64_t)(first + t) + 7,
+                 "dropout's key of row %lld", (long long)t);
     split = cr_ulysses_split(u);
     CR_CHECK(cr_ulysses_batch(u)->num_tokens == mine && split->num_tokens == tokens &&
                  split->num_heads == 8 / size && split->num_kv_heads == here,
@@ -178,6 +184,7 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
     cr_free(x);
     cr_free(y);
     cr_free(zeros);
+    cr_free(keys);
 }
 
 static void test_c36_layout(void)

@@ -10,6 +10,7 @@
 // also on far
 // also on cuda
 #include "kernels/attention.h"
+#include "kernels/dropout.h"
 #include "kernels/experts.h"
 #include "kernels/linears.h"
 #include "kernels/vision.h"
@@ -558,7 +559,8 @@ static void experts(void **state)
                     token = some_ints(T * k, 2), x = floats(dt, T * k * n, 1, 0),
                     y = floats(dt, T * n, 1, bit * 8), add_to = floats(dt, T * n, 1, 0),
                     dot = floats(CR_F32, T, 1, 1e-5), factor = floats(CR_F32, T, 1, 0),
-                    scaled = floats(dt, T * n, 1, bit);
+                    scaled = floats(dt, T * n, 1, bit), keys = floats(CR_F32, 2 * T, 1, 0),
+                    dropped = floats(dt, T * n, 1, bit);
                 for (int d = 0; d < 2; d++) {
                     cr_device *on = d ? dev : cpu;
                     cr_router_args r = {M(logits), dt,      should_norm, T,         E,
@@ -578,6 +580,11 @@ static void experts(void **state)
                                    &err));
                     OK(cr_rows_scale(
                         on, &(cr_rows_scale_args){dt, M(x), M(factor), T, n, M(scaled)}, &err));
+                    OK(cr_rows_drop(on,
+                                    &(cr_rows_drop_args){dt, M(x), s % 2 ? M(add_to) : NULL,
+                                                         M(keys), 0x123456789ABCDEF, 0.3, T, n,
+                                                         M(dropped)},
+                                    &err));
                 }
                 for (int64_t e = 0; e < E; e++) {
                     check_near(sums[1][e], sums[0][e], 1e-5 * (double)T);

@@ -3,6 +3,8 @@
  * // also on far
  * // also on cuda
  */
+#include "base/rng.h"
+#include "kernels/dropout.h"
 #include "strategies/units.h"
 #include "tests/golden_texts.h"
 #include "tests/memory.h"
@@ -95,6 +97,137 @@ static void bits_of_the_base(void **state)
         assert_memory_equal(base, on, sizeof on);
         model_bench_close(&b);
     }
+    json_decref(all);
+}
+
+/* ---- dropout ---- */
+
+static uint64_t drop_keys[MAX_TOKENS];
+
+static void make_drop_keys(uint64_t seed)
+{
+    for (uint64_t t = 0; t < MAX_TOKENS; t++) {
+        uint32_t words[4];
+        cr_rng_philox(seed, CR_RNG_TEST, 0, t, words);
+        drop_keys[t] = (uint64_t)words[0] << 32 | words[1];
+    }
+}
+
+/* Of rows, modules and columns: as many kept as the rate says, and pairs of neighbours as of independent ones. */
+static void kept_elements(void **state)
+{
+    enum { ROWS = 60, MODULES = 8, COLS = 512 };
+    static bool kept[ROWS][MODULES][COLS];
+    const double rate = 0.3, num = (double)ROWS * MODULES * COLS;
+    double sum = 0, cols = 0, rows = 0, modules = 0;
+
+    (void)state;
+    make_drop_keys(3);
+    for (int r = 0; r < ROWS; r++)
+        for (int m = 0; m < MODULES; m++) {
+            char name[40];
+            snprintf(name, sizeof name, "model.layers.%d.mlp.up_proj", m);
+            for (int c = 0; c < COLS; c++)
+                kept[r][m][c] = cr_dropout_keeps(drop_keys[r], cr_hash64(name, strlen(name)),
+                                                 (uint32_t)c, cr_dropout_threshold(rate));
+        }
+    for (int r = 0; r < ROWS; r++)
+        for (int m = 0; m < MODULES; m++)
+            for (int c = 0; c < COLS; c++) {
+                bool is = kept[r][m][c];
+                sum += is;
+                cols += is && kept[r][m][(c + 1) % COLS];
+                rows += is && kept[(r + 1) % ROWS][m][c];
+                modules += is && kept[r][(m + 1) % MODULES][c];
+            }
+    check_near(sum / num, 0.7, 4 * sqrt(0.21 / num));
+    check_near(cols / num, 0.49, 6 * sqrt(0.25 / num));
+    check_near(rows / num, 0.49, 6 * sqrt(0.25 / num));
+    check_near(modules / num, 0.49, 6 * sqrt(0.25 / num));
+}
+
+/* The gradient of the log-probs' weighted sum, and that sum. */
+static double run_back(const model_bench *b, const cr_pass *like, const inputs *in)
+{
+    float log_prob[MAX_TOKENS], grad[MAX_TOKENS];
+    cr_outputs out = {{log_prob}}, grads = {{grad}};
+    cr_err err = {0};
+    cr_pass pass = pass_of(b, in, like);
+    double sum = 0;
+    int num = 0;
+
+    for (int64_t t = 0; t < in->batch.num_tokens; t++)
+        if (in->labels[t] >= 0) grad[num] = (float)noise("grad", "", num), num++;
+    must(cr_zero(b->dev, b->full.grad, b->full.grad_bytes, &err), &err);
+    must(cr_model_forward(b->model, &pass, &out, &err), &err);
+    for (int t = 0; t < num; t++)
+        sum += (double)log_prob[t] * (double)grad[t];
+    must(cr_model_backward(b->model, &pass, &grads, &err), &err);
+    return sum;
+}
+
+/* All A and B step towards a random direction; returns its product with the gradients. */
+static double step_all(const model_bench *b, const float *grads, double by)
+{
+    double product = 0;
+
+    for (size_t i = 0; i < b->model->num_params; i++) {
+        const cr_param *p = b->model->params[i];
+        const float *grad = p->is_trainable ? in_copy(grads, b->full.grad, p->grad) : NULL;
+        float *values;
+        if (!grad) continue;
+        values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
+        for (int64_t e = 0; e < p->num_elems; e++) {
+            double way = noise(p->name, "way", e);
+            values[e] = (float)(value_of(p, e) + by * way);
+            product += way * (double)grad[e];
+        }
+        model_bench_fill(b, p, values);
+        cr_free(values);
+    }
+    return product;
+}
+
+/* Recomputed, in tiles, or a sequence at a time: the same elements are dropped. Finite differences of the log-probs give the gradient. */
+static void dropout(void **state)
+{
+    static const cr_pass ways[] = {{.dtype = CR_F32},
+                                   {.dtype = CR_F32, .should_recompute = true},
+                                   {.dtype = CR_F32, .mlp_tiles = 3}};
+    json_t *all = read_cases("tests/parity/lora.json"), *c = json_array_get(all, 1);
+    cr_model_options options = options_of(c);
+    double first = 0, off, there, back;
+    float *grads = NULL;
+    model_bench b;
+    inputs in;
+
+    (void)state;
+    options.adapters.dropout = 0.4;
+    make_drop_keys(4);
+    make_inputs(&in);
+    open_bench(c, &options, CR_F32, &b);
+    off = run_back(&b, &ways[0], &in);
+    in.batch.drop_keys = drop_keys;
+    for (size_t i = 0; i < CR_COUNT(ways); i++) {
+        double sum = run_back(&b, &ways[i], &in);
+        float *got = model_bench_grads(&b);
+        if (i == 0) first = sum, grads = got;
+        assert_true(sum == first);
+        for (size_t k = 0; i > 0 && k < b.full.grad_bytes / sizeof *got; k++)
+            check_near((double)got[k], (double)grads[k], 1e-5 + 1e-4 * fabs((double)grads[k]));
+        if (i > 0) cr_free(got);
+    }
+    assert_true(fabs(first - off) > 1e-3);
+    there = step_all(&b, grads, 2e-3);
+    back = run_back(&b, &ways[0], &in);
+    step_all(&b, grads, -2e-3);
+    back = (back - run_back(&b, &ways[0], &in)) / 4e-3;
+    check_near(back, there, 0.01 * fabs(there) + 0.02);
+    in.batch.drop_keys = NULL;
+    step_all(&b, grads, 0);
+    assert_true(run_back(&b, &ways[0], &in) == off);
+    cr_free(grads);
+    model_bench_close(&b);
     json_decref(all);
 }
 
@@ -231,7 +364,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_peft), cmocka_unit_test(bits_of_the_base),
         cmocka_unit_test(first_values),    cmocka_unit_test(targets),
-        cmocka_unit_test(units),
+        cmocka_unit_test(units),           cmocka_unit_test(kept_elements),
+        cmocka_unit_test(dropout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -212,7 +212,7 @@ static const struct {
     const char *name;
     cr_adapter_options o;
 } written[] = {
-    {"list", {" q_proj , layers.1.mlp.down_proj", 3, 16, false, NULL}},
+    {"list", {" q_proj , layers.1.mlp.down_proj", 3, 16, false, NULL, 0.2}},
     {"one", {"o_proj", 1, 0.5, true, NULL}},
     {"regex", {"model\\.layers\\.[01]\\.(mlp|self_attn)\\.[a-z]+_proj", 4, 8, false, NULL}},
     {"all-linear", {"all-linear", 2, 7, false, NULL}},
@@ -236,7 +236,7 @@ static void round_trips(void **state)
         must(cr_peft_config_read(at, &read, &base, &err), &err);
         assert_string_equal(read.target, i == 0 ? "q_proj,layers.1.mlp.down_proj" : o->target);
         assert_true(read.rank == o->rank && read.alpha == o->alpha &&
-                    read.use_rslora == o->use_rslora);
+                    read.use_rslora == o->use_rslora && read.dropout == o->dropout);
         assert_string_equal(base, "org/base");
         assert_string_equal(read.folder, at);
         cr_peft_options_fini(&read);

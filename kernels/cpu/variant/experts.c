@@ -216,6 +216,36 @@ cr_status CR_V(rows_scale)(cr_device *dev, const cr_rows_scale_args *a, cr_err *
     return CR_OK;
 }
 
+CR_INLINE void drop_row(cr_dtype dtype, const cr_rows_drop_args *a, int64_t r)
+{
+    uint64_t row_key = ((const uint64_t *)cr_mem_to_host(a->keys))[r];
+    uint32_t threshold = cr_dropout_threshold(a->rate);
+    float factor = (float)(1 / (1 - a->rate)), factors[V_LANES];
+
+    for (int64_t i = 0; i < a->num_cols; i += V_LANES) {
+        int64_t at = r * a->num_cols + i, some = a->num_cols - i;
+        vf x;
+        for (int k = 0; k < V_LANES; k++)
+            factors[k] =
+                cr_dropout_keeps(row_key, a->module_key, (uint32_t)(i + k), threshold) ? factor : 0;
+        x = v_get_left(dtype, a->x, at, some) * v_load(factors);
+        if (a->add) x = v_get_left(dtype, a->add, at, some) + x;
+        v_put_left(dtype, a->y, at, x, some);
+    }
+}
+
+CR_INLINE void drop_rows(cr_dtype dtype, const cr_rows_drop_args *a, int num_threads)
+{
+    CRI_FOR(num_threads, r, a->num_rows, drop_row(dtype, a, r));
+}
+
+cr_status CR_V(rows_drop)(cr_device *dev, const cr_rows_drop_args *a, cr_err *err)
+{
+    (void)err;
+    CR_BY_DTYPE(a->dtype, drop_rows, a, a->num_rows > 1 ? dev->num_threads : 1);
+    return CR_OK;
+}
+
 cr_status CR_V(rows_dot)(cr_device *dev, const cr_rows_dot_args *a, cr_err *err)
 {
     float *sums = cr_mem_to_host(a->dot);
