@@ -1,7 +1,7 @@
 #!/bin/bash
 # croll run while one of its processes is killed or frozen: it goes on, or ends with a sentence within its deadline and is
 # resumed; in the end every sample is there once, with the numbers of a run that was left alone. A resume of nothing is
-# told in run.log.
+# told in run.log. A killed launcher and a killed rank also with LoRA, whose checkpoints are adapters and their state.
 # CROLL_KILLS=all: also the cases that run_chaos.sh, run_verdicts.sh and run_resume.sh have.
 . tests/e2e/run.inc
 trap 'kill -CONT $(jobs -p) 2>/dev/null || true; kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT
@@ -31,12 +31,12 @@ numbers() { timeless $tmp/$1/metrics.jsonl | sed 's/"scheduler.reward_retries":[
 
 # try VICTIM SIGNAL CODE SECONDS [SENTENCE]: what the run ends with, and within which time of the signal
 try() {
-    local name=$1_$2 begin took
+    local name=$kind$1_$2 begin took
     words $name "${keys[@]}" resume_from_checkpoint=true
     log=$tmp/$name.log code=0
     "${words[@]}" >$log 2>&1 </dev/null &
     run=$!
-    steps $name 3
+    steps $name $after
     kill -$2 $(pids $name $1) || fail "$name: no process"
     begin=$(date +%s)
     [ $1_$2 != launcher_STOP ] || { sleep 4; kill -CONT $run; }
@@ -53,10 +53,11 @@ try() {
         grep -q 'there is no checkpoint' $tmp/$name/run.log || fail "run.log does not tell a resume of nothing"
     fi
     for k in 0 1 2 3 4 5 6 7; do
-        cmp $tmp/quiet/rollouts/step-00000$k.jsonl $tmp/$name/rollouts/step-00000$k.jsonl || fail "$name: other samples"
+        cmp $tmp/${kind}quiet/rollouts/step-00000$k.jsonl $tmp/$name/rollouts/step-00000$k.jsonl || fail "$name: other samples"
     done
-    diff <(numbers quiet) <(numbers $name) >/dev/null || fail "$name: other numbers"
+    diff <(numbers ${kind}quiet) <(numbers $name) >/dev/null || fail "$name: other numbers"
 }
+kind= after=3
 job quiet "${keys[@]}"
 [ $code = 0 ] || fail "quiet: exit code $code"
 try redis STOP 3 "Redis at .* gave no answer to .* within 5 s"
@@ -71,4 +72,15 @@ if [ "${CROLL_KILLS:-}" = all ]; then
     try rank KILL 1 "rank 1 .*was killed"
     try rank STOP 3 "rank 1"
 fi
+kind=lora_ after=5 # there is a checkpoint
+keys+=(actor_train.model_args.lora_target=all-linear actor_train.training_args.learning_rate=5.0e-3)
+job lora_quiet "${keys[@]}"
+[ $code = 0 ] || fail "lora_quiet: exit code $code"
+learned lora_quiet 8
+try launcher KILL 137
+try rank KILL 1 "rank 1 .*was killed"
+for name in lora_launcher_KILL lora_rank_KILL; do
+    grep -q resuming $tmp/$name/run.log || fail "$name: not resumed"
+    cmp $tmp/lora_quiet/latest/actor_train/adapter_model.safetensors $tmp/$name/latest/actor_train/adapter_model.safetensors || fail "$name: other adapters"
+done
 echo ok

@@ -44,6 +44,11 @@ static cr_status cut_loss_fn(void *ctx, const cr_outputs *out, size_t num, const
     return CR_OK;
 }
 
+static size_t cut_num_trained(const cr_param *param)
+{
+    return param->is_trainable ? (size_t)param->num_elems : 0;
+}
+
 /* Parameters come unit by unit; they are kept in the order of the model. */
 static cr_status cut_keep(void *ctx, const cr_param *param, const float *grad, cr_err *e)
 {
@@ -53,13 +58,13 @@ static cr_status cut_keep(void *ctx, const cr_param *param, const float *grad, c
     (void)e;
     if (!r->grad) {
         for (size_t i = 0; i < r->model->num_params; i++)
-            r->num_grad += (size_t)r->model->params[i]->num_elems;
+            r->num_grad += cut_num_trained(r->model->params[i]);
         r->grad = CR_NEW_ARRAY(float, r->num_grad);
         for (size_t i = 0; i < r->num_grad; i++)
             r->grad[i] = NAN;
     }
     for (size_t i = 0; r->model->params[i] != param; i++)
-        at += (size_t)r->model->params[i]->num_elems;
+        at += cut_num_trained(r->model->params[i]);
     memcpy(r->grad + at, grad, (size_t)param->num_elems * sizeof(float));
     return CR_OK;
 }

@@ -42,12 +42,14 @@ typedef struct cut {
     cr_loss_fn loss;         /* of a cut_loss; NULL: cut_loss_fn */
     int ep, efsdp;           /* expert axes; ep 0, 1: none */
     bool is_moe, is_tied, is_offloaded, is_reduced_once;
+    const char *adapters; /* lora_target; NULL: all is trained */
+    int target, rank;     /* its number (cut_matrix.c) */
     cr_wrap_policy wrap;
 } cut;
 
 typedef struct cut_result {
     const cr_model *model; /* while it runs */
-    float *grad;           /* all parameters one after another; on rank 0 of the cut */
+    float *grad;           /* trained parameters one after another; on rank 0 of the cut */
     size_t num_grad;
     double loss, norm;                               /* of all ranks */
     float log_prob[MAX_LABELS], entropy[MAX_LABELS]; /* of the rows this rank was given; else NaN */
@@ -58,6 +60,8 @@ static cr_model *cut_model(const cut *c)
 {
     const char *type = c->is_moe ? "qwen3_moe" : c->has_bias ? "qwen2" : "qwen3";
     const char *cls = c->is_moe ? "Qwen3Moe" : c->has_bias ? "Qwen2" : "Qwen3";
+    const cr_model_options options = {
+        .adapters = {.target = c->adapters, .rank = c->rank, .alpha = 2 * c->rank}};
     char text[900];
     cr_model *model;
 
@@ -73,7 +77,13 @@ static cr_model *cut_model(const cut *c)
                    "\"norm_topk_prob\":true"
                  : "",
              c->is_tied ? "true" : "false");
-    OK(build_model(text, &model, &err));
+    OK(build_model_with(text, &options, &model, &err));
+    for (size_t i = 0; c->adapters && i < model->num_params; i++) { /* B = 0: A has no gradient */
+        cr_param *p = model->params[i];
+        if (!p->is_trainable || p->init != CR_INIT_ZEROS) continue;
+        p->init = CR_INIT_UNIFORM;
+        p->init_std = 0.3F;
+    }
     return model;
 }
 
