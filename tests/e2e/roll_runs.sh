@@ -1,9 +1,9 @@
 #!/bin/bash
-# Files in ROLL's form (tests/roll) as they are run three steps, scaled down: overrides only of models, sizes, devices, folders and data
-# files, which are made here (small models, rows of every domain). Each reward gives verdicts, which training sees; five domains
-# with a judge that the run starts and code that is executed; experts; sequences that ranks share.
-# ROLL_EXAMPLES=FOLDER runs ROLL's own (`examples` of a checkout) instead, every text file with fsdp2 actors and without LoRA
-# or a critic, and three with Megatron-Core's (--as-fsdp2). Not covered: what is learned.
+# Files in ROLL's form (tests/roll) as they are run three steps, scaled down: overrides only of models, sizes, devices, folders, data
+# files (of LoRA also the seed and the learning rate, without which three steps move nothing), which are made here (small models, rows of every domain). Each reward gives verdicts, which training sees; five domains
+# with a judge that the run starts and code that is executed, with LoRA, too; experts; sequences that ranks share.
+# ROLL_EXAMPLES=FOLDER runs ROLL's own (`examples` of a checkout) instead, every text file with fsdp2 actors and without
+# a critic, and three with Megatron-Core's (--as-fsdp2). Not covered: what is learned.
 . tests/e2e/run.inc
 # ---- a policy that answers sums, prints numbers and picks letters, often wrongly; a judge that says YES or NO ----
 scripts/make_sums $tmp/home
@@ -101,11 +101,12 @@ five=$tmp/home/code.jsonl,$tmp/home/judged.jsonl,$tmp/home/math.jsonl,$tmp/home/
 judge="rewards.llm_judge.model_args.model_name_or_path=$tmp/home/judge.taught"
 workers="rewards.math_rule.world_size=1" all_workers="$workers rewards.ifeval.world_size=1 rewards.crossthinkqa.world_size=1 rewards.code_sandbox.world_size=1"
 steps=actor_train.training_args.gradient_accumulation_steps
-train=actor_train.strategy_args.strategy_config reference=reference.strategy_args.strategy_config
+args=actor_train.training_args train=actor_train.strategy_args.strategy_config reference=reference.strategy_args.strategy_config
 # job NAME FILE KIND
 roll() {
     case $3 in
     five) run $1 $2 model.taught '[0,1]' '[0,1]' '[0,1]' $five $judge rewards.llm_judge.device_mapping=[2] $all_workers ;;
+    lora) run $1 $2 model.taught '[0,1]' '[0,1]' '[0,1]' $five $judge rewards.llm_judge.device_mapping=[2] $all_workers seed=7 $args.learning_rate=1.0e-3 $args.warmup_steps=0 ;;
     sp2) run $1 $2 model.taught '[0,1]' '[0,1]' '[0,1]' $five $judge rewards.llm_judge.device_mapping=[2] $all_workers ;;
     moe) run $1 $2 experts.taught '[0,1]' '[0,1]' '[0,1]' $math $workers ;;
     moe_long) run $1 $2 all_experts.taught '[0,1,2,3]' '[0,1]' '[0,1]' $math $workers ;;
@@ -115,12 +116,25 @@ roll() {
     apart) run $1 $2 model.taught '[0,1]' '[2]' '[3]' $math $workers ;;
     esac
 }
+# is_adapted NAME: adapters alone were trained, the engine had them, and actor_train with them off was the reference
+is_adapted() {
+    [ -f $tmp/$1.saved/checkpoint-2/actor_train/adapter_model.safetensors ] || fail "$1: $(ls $tmp/$1.saved)"
+    python3 - $tmp/$1/metrics.jsonl <<'PY' || fail "$1: the reference, or the engine"
+import json, sys
+metrics = [json.loads(line) for line in open(sys.argv[1])]
+assert [m["actor/train_infer_diff_max"] for m in metrics] == [0, 0, 0]
+assert metrics[0]["math_rule/critic/kl"] == 0 != metrics[2]["math_rule/critic/kl"], [m["math_rule/critic/kl"] for m in metrics]
+assert not any(name.startswith("memory/reference/") for name in metrics[0])
+PY
+}
 if [ "${ROLL_EXAMPLES:-}" ]; then
     roll m7b $ROLL_EXAMPLES/qwen2.5-7B-rlvr_megatron/rlvr_config.yaml five
     roll m8b $ROLL_EXAMPLES/qwen3-8B-rlvr_megatron/rlvr_config.yaml five
     roll m30b $ROLL_EXAMPLES/qwen3-30BA3B-rlvr_megatron/rlvr_config.yaml moe_five
     roll r8b $ROLL_EXAMPLES/qwen3-8B-rlvr_fsdp2/rlvr_config.yaml five
     roll r8b_wo $ROLL_EXAMPLES/qwen3-8B-rlvr_fsdp2/rlvr_config_wo_cpuoffload.yaml five
+    roll lora $ROLL_EXAMPLES/qwen2.5-7B-rlvr_megatron/rlvr_lora_fsdp2.yaml lora
+    is_adapted lora
     roll sp2 $ROLL_EXAMPLES/qwen2.5-7B-rlvr_megatron/rlvr_fsdp2_sp2.yaml sp2
     roll r30b $ROLL_EXAMPLES/qwen3-30BA3B-rlvr_fsdp2/rlvr_config.yaml moe_long
     roll r30b_ep $ROLL_EXAMPLES/qwen3-30BA3B-rlvr_fsdp2/rlvr_config_ep.yaml moe_ep
@@ -129,6 +143,8 @@ if [ "${ROLL_EXAMPLES:-}" ]; then
 else
     if reason=$("$CROLL" score code </dev/null 2>&1); then
         roll five tests/roll/rlvr_five.yaml five
+        roll lora tests/roll/rlvr_lora.yaml lora
+        is_adapted lora
     else
         echo "five domains: skipped: $reason"
     fi

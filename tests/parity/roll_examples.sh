@@ -51,6 +51,9 @@ for file in qwen2.5-vl-7B-distill/distill_vl_fsdp2.yaml qwen2_5-vl-3B-rlvr_fsdp2
     code=0
     "$CROLL" plan $data/$file --world 8 >"$dir/plan" 2>"$dir/err" </dev/null || code=$?
     [ $code = 2 ] && [ ! -s "$dir/plan" ] || fail "$file: exit code $code"
-    grep -Eq "not available|is not a folder" "$dir/err" || fail "$file: no sentence"
+    grep -Eq "not available|is not a folder|there is no folder" "$dir/err" || fail "$file: no sentence"
 done
+file=qwen2.5-7B-rlvr_megatron/rlvr_lora_fsdp2.yaml # LoRA: with a judge of a known model; the reference has no ranks
+"$CROLL" plan $data/$file rewards.llm_judge.model_args.model_name_or_path=Qwen/Qwen2.5-7B >"$dir/plan" 2>"$dir/err" </dev/null || fail "$file: exit code $?"
+grep -q "adapters of 112 modules in 224 tensors, the reference with them off" "$dir/plan" && ! grep -q "^reference " "$dir/plan" || fail "$file: the plan"
 echo ok
