@@ -92,9 +92,12 @@ static cr_status check_checksum(const cr_checksum_args *a, work *w, cr_err *err)
 
 static cr_status check_adamw(const cr_adamw_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 14, 7 * sizeof(float));
+    *w = elems(a->num, 14, 7 * sizeof(float) + (a->rounded ? cr_dtype_bytes(a->rounded_dtype) : 0));
     if (a->t < 1)
         return cr_fail(err, CR_EARG, "adamw: t is %lld, it counts from 1", (long long)a->t);
+    if (a->rounded && a->rounded_dtype != CR_BF16 && a->rounded_dtype != CR_F16)
+        return cr_fail(err, CR_EARG, "adamw: rounded to %s, not bf16 or fp16",
+                       cr_dtype_name(a->rounded_dtype));
     return CR_OK;
 }
 

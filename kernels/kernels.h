@@ -9,7 +9,7 @@
  * - A row's result does not depend on which other rows are in the call, on their number, or on the number of threads: each output element is
  *   accumulated over the whole inner dimension in one fixed order. So log-probs of generation equal those of training bit for bit.
  * - Products accumulate in float32; softmax, norms, log-probs and losses are float32 inside.
- * - Gradients of parameters are float32 and are ADDED to; gradients of activations are overwritten unless the comment says added.
+ * - Gradients of parameters are float32 and are ADDED to (cr_linear_grad: unless is_dw_set); gradients of activations are overwritten unless the comment says added.
  * - No kernel allocates after warm-up (scratch grows inside the device) or communicates.
  *
  * Shapes: T tokens of packed sequences (no padding), h hidden, H query heads, K kv heads, D head dimension, V vocabulary. All matrices are
@@ -72,13 +72,15 @@ typedef struct cr_checksum_args {
 } cr_checksum_args;
 
 /* One AdamW update (decoupled decay, as torch.optim.AdamW). t counts from 1. grad is multiplied by
- * grad_scale (the clip factor) on the way. */
+ * grad_scale (the clip factor) on the way. rounded: NULL, or where the new param goes as cr_cast would round it. */
 typedef struct cr_adamw_args {
     cr_mem *param, *m, *v; /* [num] float32: masters and moments, updated */
     const cr_mem *grad;    /* [num] float32 */
     size_t num;
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
     int64_t t;
+    cr_mem *rounded;        /* [num] */
+    cr_dtype rounded_dtype; /* bf16 or fp16 */
 } cr_adamw_args;
 
 /* ---- products ---- */
@@ -110,7 +112,7 @@ typedef struct cr_linear_args {
     int64_t num_rows; /* M */
 } cr_linear_args;
 
-/* Backward of cr_linear: dx[M, K] (=, or += if is_dx_added) dy W; dw[N, K] += dy^T x;
+/* Backward of cr_linear: dx[M, K] (=, or += if is_dx_added) dy W; dw[N, K] (+=, or = if is_dw_set) dy^T x;
  * dbias[N] += column sums of dy. Each of dx, dw, dbias may be NULL. */
 typedef struct cr_linear_grad_args {
     const cr_mem *x, *dy; /* act dtype */
@@ -119,6 +121,7 @@ typedef struct cr_linear_grad_args {
     bool is_dx_added;
     cr_mem *dw, *dbias; /* float32 */
     int64_t num_rows;
+    bool is_dw_set;
 } cr_linear_grad_args;
 
 /* ---- rows ---- */

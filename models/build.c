@@ -96,6 +96,16 @@ cr_module *cri_linear_add(cr_module *parent, const char *name, int64_t in, int64
     return m;
 }
 
+/* One that runs through cri_linear_back or a decoder layer's cri_mlp_ops. */
+static cr_module *add_product(cr_module *parent, const char *name, int64_t in, int64_t out,
+                              bool has_bias)
+{
+    cr_module *m = cri_linear_add(parent, name, in, out, has_bias);
+
+    m->weight->can_be_set = true;
+    return m;
+}
+
 cr_module *cri_lookup_add(cr_module *parent, const char *name, int64_t rows, int64_t cols)
 {
     cr_module *m = cri_module_add(parent->model, parent, name, "Embedding", 0, 1);
@@ -147,10 +157,10 @@ static cr_module *add_attention(cr_module *layer, const classes *cls)
     m->impl = a;
     m->ops = &cri_attention_ops;
     m->is_attention = true;
-    a->q = cri_linear_add(m, "q_proj", h, q, c->has_qkv_bias);
-    a->k = cri_linear_add(m, "k_proj", h, kv, c->has_qkv_bias);
-    a->v = cri_linear_add(m, "v_proj", h, kv, c->has_qkv_bias);
-    a->o = cri_linear_add(m, "o_proj", q, h, c->has_o_bias);
+    a->q = add_product(m, "q_proj", h, q, c->has_qkv_bias);
+    a->k = add_product(m, "k_proj", h, kv, c->has_qkv_bias);
+    a->v = add_product(m, "v_proj", h, kv, c->has_qkv_bias);
+    a->o = add_product(m, "o_proj", q, h, c->has_o_bias);
     if (c->has_qk_norm) {
         a->q_norm = cri_norm_add(m, "q_norm", cls->norm, c->head_dim);
         a->k_norm = cri_norm_add(m, "k_norm", cls->norm, c->head_dim);
@@ -168,9 +178,9 @@ static cr_module *add_mlp(cr_module *parent, const char *name, const classes *cl
 
     m->impl = mlp;
     m->ops = &cri_mlp_ops;
-    mlp->gate = cri_linear_add(m, "gate_proj", h, f, c->has_mlp_bias);
-    mlp->up = cri_linear_add(m, "up_proj", h, f, c->has_mlp_bias);
-    mlp->down = cri_linear_add(m, "down_proj", f, h, c->has_mlp_bias);
+    mlp->gate = add_product(m, "gate_proj", h, f, c->has_mlp_bias);
+    mlp->up = add_product(m, "up_proj", h, f, c->has_mlp_bias);
+    mlp->down = add_product(m, "down_proj", f, h, c->has_mlp_bias);
     mlp->width = f;
     mlp->is_geglu = c->has_geglu;
     cri_module_add(model, m, "act_fn", c->has_geglu ? "GELUTanh" : "SiLUActivation", 0, 0);
@@ -180,6 +190,7 @@ static cr_module *add_mlp(cr_module *parent, const char *name, const classes *cl
 static void mark_expert(cr_module *m, int expert)
 {
     m->expert = expert;
+    if (m->weight) m->weight->can_be_set = false; /* experts' products add */
     for (size_t i = 0; i < m->num_children; i++)
         mark_expert(m->children[i], expert);
 }

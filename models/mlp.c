@@ -62,7 +62,7 @@ static cr_status back_fused(const cri_mlp *parts, cr_pass *p, const cr_mem *grad
                           err));
     a.dx = NULL;
     a.x = h;
-    a.dw = cri_grad(down->weight);
+    a.dw = cri_grad_of_rows(down->weight, p->num_rows, &a.is_dw_set);
     a.dbias = down->bias ? cri_grad(down->bias) : NULL;
     if (a.dw || a.dbias) CR_TRY(cr_linear_grad(p->dev, &a, err));
     return cri_leave(down, p, err);

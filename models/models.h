@@ -51,6 +51,8 @@ typedef struct cr_param {
     bool is_shared;           /* it is tied, or another is tied to it */
     cr_weight weight; /* full tensor in the dtype of the pass; valid while its unit is unsharded */
     cr_mem *grad;     /* full float32 gradient to add to, or NULL: none wanted */
+    bool can_be_set;  /* it comes from a Linear alone, which can write where others add */
+    bool is_grad_unset; /* can_be_set: the next backward writes grad, whatever is there */
 } cr_param;
 
 typedef struct cr_module_ops {

@@ -30,6 +30,8 @@ cr_module *cri_norm_add(cr_module *parent, const char *name, const char *cls, in
 const char *cri_class(const cr_model *model, const char *prefix, const char *suffix);
 
 /* The parameter whose storage is used. */
+/* Where the gradient of a Linear's weight goes, as cri_grad (pass_impl.h); *is_set: these rows' product writes it. */
+cr_mem *cri_grad_of_rows(cr_param *param, int64_t num_rows, bool *is_set);
 static inline const cr_param *cri_own(const cr_param *param)
 {
     return param->tied_to ? param->tied_to : param;

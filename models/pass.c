@@ -273,6 +273,13 @@ cr_status cri_linears(const cr_module *const *m, int num, cr_pass *p, const cr_m
     return CR_OK;
 }
 
+cr_mem *cri_grad_of_rows(cr_param *param, int64_t num_rows, bool *is_set)
+{
+    *is_set = param->is_grad_unset && num_rows > 0;
+    if (*is_set) param->is_grad_unset = false;
+    return cri_grad(param);
+}
+
 cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
                           cr_mem *dx, cri_dx how, cr_err *err)
 {
@@ -286,9 +293,9 @@ cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const
                               .w = &cri_own(m->weight)->weight,
                               .dx = dx,
                               .is_dx_added = how == CRI_DX_ADD,
-                              .dw = cri_grad(m->weight),
                               .dbias = m->bias ? cri_grad(m->bias) : NULL,
                               .num_rows = p->num_rows};
+    a.dw = cri_grad_of_rows(m->weight, p->num_rows, &a.is_dw_set);
     if (a.dx || a.dw || a.dbias) CR_TRY(cr_linear_grad(p->dev, &a, err));
     if (cri_is_adapted(m, p)) CR_TRY(cri_adapter_backward(m, p, x, dy, dx, err));
     return cri_leave(m, p, err);

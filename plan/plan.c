@@ -191,7 +191,7 @@ static cr_plan_bytes bytes_of(const bench *b, const cr_worker_config *w, const c
     int64_t master = role->is_train ? (int64_t)cr_dtype_bytes(cr_dtype_of(w->master_dtype)) : 0,
             trained = u->trained_shard.elems;
     cr_dtype dtype = cr_dtype_of(w->dtype);
-    cr_plan_bytes p = {.gathered = s->gather_bytes,
+    cr_plan_bytes p = {.gathered = s->gather_bytes + cr_fsdp_get_stats(b->f).weight_bytes,
                        .reduction = s->reduce_bytes,
                        .kept = kept,
                        .tape = s->tape_peak_bytes,
@@ -314,7 +314,7 @@ static void see(void *ctx, const cr_fsdp_moment *m)
     bench *b = ctx;
     cr_plan_moment x = {.bytes = b->standing};
 
-    x.bytes.gathered = m->gathered;
+    x.bytes.gathered += m->gathered;
     x.bytes.reduction = m->reduction;
     x.bytes.tape = m->tape;
     x.bytes.scratch = m->scratch;

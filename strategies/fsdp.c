@@ -31,8 +31,6 @@ static cr_status make_slice_group(cr_fsdp *f, cr_err *err)
     cr_status status;
     int *ranks;
 
-    if (k == 1) f->args.reshard = CR_RESHARD_NEVER;
-    if (k == f->units.num_shards && k > 1) f->args.reshard = CR_RESHARD_DEFAULT;
     if (k <= 1 || k == f->units.num_shards || !f->args.is_train) return CR_OK;
     ranks = CR_NEW_ARRAY(int, k);
     for (int i = 0; i < k; i++)
@@ -50,8 +48,9 @@ static cr_status make_states(cr_fsdp *f, cr_err *err)
     for (size_t i = 0; i < f->units.num; i++) {
         cri_unit *u = &f->state[i];
         *u = (cri_unit){.unit = &f->units.unit[i], .index = i, .f = f, .reduce_slot = -1};
-        u->flat[0] = (cri_flat){.flat = &f->units.unit[i].trained, .is_trained = true};
-        u->flat[1] = (cri_flat){.flat = &f->units.unit[i].frozen};
+        u->flat[0] =
+            (cri_flat){.flat = &f->units.unit[i].trained, .is_trained = true, .weight_at = -1};
+        u->flat[1] = (cri_flat){.flat = &f->units.unit[i].frozen, .weight_at = -1};
         f->units.unit[i].module->unit = u;
         CR_TRY(cr_event_create(f->dev, &u->ready, err));
     }
@@ -83,6 +82,9 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
                    "the wrap policy makes units of experts: ranks that route differently stop with "
                    "an error "
                    "(apply_expert_patch: true calls every expert)");
+        if (args->reshard_ranks > 0 && args->reshard_ranks == f->units.num_shards)
+            f->args.reshard = CR_RESHARD_DEFAULT;
+        if (args->reshard_ranks == 1) f->args.reshard = CR_RESHARD_NEVER;
         if (make_states(f, err) == CR_OK &&
             (mesh->shape.num_ulysses == 1 ||
              cr_ulysses_create(mesh, model, &f->ulysses, err) == CR_OK) &&

@@ -21,6 +21,7 @@ typedef enum cri_kind {
     CRI_M,
     CRI_V,
     CRI_VALUES,
+    CRI_WEIGHTS,
     CRI_FROZEN,
     CRI_NUM_KINDS
 } cri_kind;
@@ -48,8 +49,11 @@ struct cr_fsdp {
      * (train), or values (infer). Values and frozen flats have their own dtypes (cr_flat_dtype).
      * Pointers into arenas; NULL while they are away. */
     cr_mem *master, *m, *v, *values, *frozen;
-    cr_mem *grad;       /* float32 */
-    cr_mem *whole_grad; /* float32, with is_reduced_once: unreduced gradients of all units */
+    cr_mem *
+        weights; /* masters in param_dtype, where passes read them (cri_flat.weight_at); NULL: none */
+    bool has_old_weights; /* masters were written since */
+    cr_mem *grad;         /* float32 */
+    cr_mem *whole_grad;   /* float32, with is_reduced_once: unreduced gradients of all units */
     int64_t whole_elems;
     cr_mem *staging; /* is_offloaded: [CRI_NUM_STAGINGS, staged_elems] pieces of shards */
     cr_event *is_cast
@@ -60,7 +64,7 @@ struct cr_fsdp {
     int64_t part_elems;       /* of the largest unit's shard */
     char base[CRI_BASE_TEXT]; /* of cri_base_text, once it is known */
     bool has_whole_grad, is_grad_complete;
-    bool has_grad; /* a backward since the last update: else gradients are zero */
+    bool has_grad; /* a backward since the last update: else there are no gradients */
     cr_mem *slices;
     int64_t slice_bytes;
     cri_pool root_pool, pool, slice_pool, ep_pool;
@@ -148,6 +152,10 @@ bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, i
 /* The dtype of a flat's shards, and where this rank's begins. masters: f->master, or a copy of it. */
 cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
 cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, cr_mem *masters);
+/* Where a trained flat's shard is in param_dtype, beside its master; NULL: it is not kept. */
+cr_mem *cri_weights(const cr_fsdp *f, const cri_flat *s);
+/* Weights that are older than the masters are cast anew, on compute. */
+CR_MUST cr_status cri_weights_renew(cr_fsdp *f, cr_err *err);
 /* A stream of the device. */
 static inline cr_device *cri_stream(const cr_fsdp *f, cr_stream stream)
 {
@@ -157,7 +165,7 @@ static inline cr_device *cri_stream(const cr_fsdp *f, cr_stream stream)
 cr_device *cri_home(const cr_fsdp *f);
 /* NULL: away. */
 cr_mem *cri_arena_at(const cr_fsdp *f, cri_kind kind);
-/* To be called by who writes masters, moments, values or frozen shards: the host's copies are old now. */
+/* To be called by who writes masters, moments, values or frozen shards: the host's copies, and weights, are old now. */
 void cri_states_changed(cr_fsdp *f);
 CR_MUST cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
 CR_MUST cr_status cri_shards_read_frozen(cr_fsdp *f, const char *folder, cr_err *err); /* again */

@@ -67,10 +67,11 @@ static bool is_reduced(const cri_unit *u)
 /* Its shard is the whole flat in its dtype already, on the device. */
 static bool is_resident(const cri_unit *u, int kind)
 {
-    const cr_flat *flat = u->flat[kind].flat;
+    const cri_flat *s = &u->flat[kind];
 
     return !is_cut(u) && !u->f->args.is_offloaded &&
-           cri_shard_dtype(u->f, flat, kind == 0) == cri_dtype(u->f, flat);
+           (s->weight_at >= 0 ||
+            cri_shard_dtype(u->f, s->flat, kind == 0) == cri_dtype(u->f, s->flat));
 }
 
 static bool is_gathered(const cri_unit *u, int kind)
@@ -191,7 +192,7 @@ static cr_status unshard(cri_unit *u, cr_err *err)
         const cr_mem *whole;
         if (flat->num_params == 0) continue;
         if (is_resident(u, k))
-            whole = cri_shard(f, flat, k == 0, f->master);
+            whole = s->weight_at >= 0 ? cri_weights(f, s) : cri_shard(f, flat, k == 0, f->master);
         else
             CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
         for (size_t i = 0; i < flat->num_params; i++) {
@@ -211,6 +212,7 @@ bool cr_fsdp_lend(const cr_fsdp *f, cr_model *to)
 {
     size_t num = 0;
 
+    if (f->weights) return false; /* a trainer's: each pass may cast them anew */
     for (size_t i = 0; i < f->units.num; i++)
         for (int k = 0; k < 2; k++) {
             const cr_flat *flat = f->state[i].flat[k].flat;
@@ -303,7 +305,7 @@ static cri_reduces *reduces_of(cri_unit *u)
                                  : &u->f->reduces;
 }
 
-/* Its sum is added to the shard. If that is on the host, what it has comes to the device before, and goes back. */
+/* Its sum is added to the shard, or is the first there. If that is on the host, what it has comes to the device before, and goes back. */
 static cr_status sum_pending(cr_fsdp *f, cr_err *err)
 {
     cr_device *reduce = cri_stream(f, CR_STREAM_REDUCE), *copy = cri_stream(f, CR_STREAM_COPY);
@@ -315,11 +317,12 @@ static cr_status sum_pending(cr_fsdp *f, cr_err *err)
     f->is_pending_summed = true;
     if (f->args.is_offloaded) {
         sum = f->part;
-        CR_TRY(u->has_grad ? cr_upload_async(copy, sum, shard, num_bytes, err)
-                           : cr_zero(copy, sum, num_bytes, err));
-        CR_TRY(cr_stream_join(reduce, copy, err));
+        if (u->has_grad) CR_TRY(cr_upload_async(copy, sum, shard, num_bytes, err));
+        CR_TRY(
+            cr_stream_join(reduce, copy, err)); /* also after the last sum has gone to the host */
     }
-    CR_TRY(cr_reduce_finish(r->reduce, f->pending_slot, sum, CR_REDUCE_ADD, err));
+    CR_TRY(cr_reduce_finish(r->reduce, f->pending_slot, sum,
+                            u->has_grad ? CR_REDUCE_ADD : CR_REDUCE_SET, err));
     CR_TRY(cr_event_record(r->done[f->pending_slot], reduce, err));
     u->has_grad = true;
     if (!f->args.is_offloaded) return CR_OK;
@@ -424,20 +427,40 @@ static cr_status publish_reduce(cri_unit *u, cr_err *err)
     return CR_OK;
 }
 
+static cr_status zero_range(cr_fsdp *f, cr_mem *grad, int64_t begin, int64_t end, cr_err *err)
+{
+    if (begin == end) return CR_OK;
+    return cr_zero(f->dev, cr_at(CR_F32, grad, begin), (size_t)(end - begin) * sizeof(float), err);
+}
+
+/* The first gradients of a unit since the last update: zero, but for those that a product will write. */
+static cr_status clear_grads(cri_unit *u, cr_mem *grad, cr_err *err)
+{
+    const cr_flat *flat = u->flat[0].flat;
+    int64_t cleared = 0;
+
+    for (size_t i = 0; i < flat->num_params; i++) {
+        cr_param *p = flat->params[i];
+        if (!p->can_be_set) continue;
+        p->is_grad_unset = true;
+        CR_TRY(zero_range(u->f, grad, cleared, flat->offset[i], err));
+        cleared = flat->offset[i] + p->num_elems;
+    }
+    return zero_range(u->f, grad, cleared, flat->padded_elems, err);
+}
+
 static cr_status begin_grads(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
     const cr_flat *flat = u->flat[0].flat;
+    bool is_whole = is_cut(u) && f->whole_grad;
     cr_mem *grad;
 
     if (flat->num_params == 0) return CR_OK;
-    grad = cr_at(CR_F32, f->grad, flat->first.elems);
-    if (is_cut(u) && f->whole_grad) {
-        grad = cr_at(CR_F32, f->whole_grad, u->flat[0].first_whole);
-    } else if (is_reduced(u)) {
-        CR_TRY(begin_reduce(u, &grad, err));
-        CR_TRY(cr_zero(f->dev, grad, (size_t)flat->padded_elems * sizeof(float), err));
-    }
+    grad = is_whole ? cr_at(CR_F32, f->whole_grad, u->flat[0].first_whole)
+                    : cr_at(CR_F32, f->grad, flat->first.elems);
+    if (is_reduced(u) && !is_whole) CR_TRY(begin_reduce(u, &grad, err));
+    if (is_reduced(u) ? !is_whole : !u->has_grad) CR_TRY(clear_grads(u, grad, err));
     for (size_t i = 0; i < flat->num_params; i++)
         flat->params[i]->grad = cr_at(CR_F32, grad, flat->offset[i]);
     return CR_OK;
@@ -449,10 +472,16 @@ static cr_status end_grads(cri_unit *u, cr_err *err)
     const cr_flat *flat = u->flat[0].flat;
 
     if (flat->num_params == 0) return CR_OK;
-    for (size_t i = 0; i < flat->num_params; i++)
-        flat->params[i]->grad = NULL;
+    for (size_t i = 0; i < flat->num_params; i++) {
+        cr_param *p = flat->params[i];
+        if (p->is_grad_unset) CR_TRY(zero_range(f, p->grad, 0, p->num_elems, err)); /* no rows */
+        p->is_grad_unset = false;
+        p->grad = NULL;
+    }
     f->has_whole_grad = f->whole_grad != NULL;
-    return !is_reduced(u) || (is_cut(u) && f->whole_grad) ? CR_OK : publish_reduce(u, err);
+    if (is_reduced(u)) return is_cut(u) && f->whole_grad ? CR_OK : publish_reduce(u, err);
+    u->has_grad = true;
+    return CR_OK;
 }
 
 cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err)
@@ -482,6 +511,7 @@ cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
     f->is_with_backward = is_with_backward;
     f->order = &f->orders[2 * f->has_images + is_with_backward];
     f->order->at = 0;
+    CR_TRY(cri_weights_renew(f, err));
     CR_TRY(cr_stream_join(cri_stream(f, CR_STREAM_GATHER), f->dev, err)); /* weights are updated */
     if (root->state == CRI_SHARDED) {
         CR_TRY(announce(root, err));

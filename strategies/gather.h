@@ -52,6 +52,7 @@ typedef struct cri_flat {
     int slot;
     int64_t slice_at;    /* byte of f->slices; the slice is 1 / num_slices of the flat */
     int64_t first_whole; /* element of f->whole_grad (trained) */
+    int64_t weight_at;   /* element of f->weights (trained); -1: none */
 } cri_flat;
 
 typedef struct cri_unit {
@@ -61,7 +62,7 @@ typedef struct cri_unit {
     bool is_sliced; /* its slices are those of the weights now, kept since forward */
     size_t index;
     int reduce_slot; /* -1: none */
-    bool has_grad;   /* its shard's gradient has a sum since the last update */
+    bool has_grad; /* its shard's gradient has a sum since the last update; else it is undefined */
     cr_event *ready; /* on the gather stream: what was published last is there */
     struct cr_fsdp *f;
 } cri_unit;

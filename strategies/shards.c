@@ -29,11 +29,33 @@ cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, cr_mem
                       (size_t)cr_extent_bytes(flat->first, f->args.param_dtype));
 }
 
+cr_mem *cri_weights(const cr_fsdp *f, const cri_flat *s)
+{
+    return s->weight_at < 0 ? NULL : cr_at(f->args.param_dtype, f->weights, s->weight_at);
+}
+
+cr_status cri_weights_renew(cr_fsdp *f, cr_err *err)
+{
+    if (!f->weights || !f->has_old_weights) return CR_OK;
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cri_flat *s = &f->state[i].flat[0];
+        if (s->weight_at < 0) continue;
+        CR_TRY(cr_cast(f->dev,
+                       &(cr_cast_args){f->args.param_dtype, cri_weights(f, s), CR_F32,
+                                       cri_shard(f, s->flat, true, f->master),
+                                       (size_t)s->flat->shard_elems},
+                       err));
+    }
+    f->has_old_weights = false;
+    return CR_OK;
+}
+
 /* ---- arenas ---- */
 
 static const unsigned state_of[CRI_NUM_KINDS] = {
     [CRI_MASTER] = CR_STATE_PARAMS, [CRI_GRAD] = CR_STATE_GRADS,    [CRI_M] = CR_STATE_MOMENTS,
-    [CRI_V] = CR_STATE_MOMENTS,     [CRI_VALUES] = CR_STATE_PARAMS, [CRI_FROZEN] = CR_STATE_PARAMS};
+    [CRI_V] = CR_STATE_MOMENTS,     [CRI_VALUES] = CR_STATE_PARAMS, [CRI_WEIGHTS] = CR_STATE_PARAMS,
+    [CRI_FROZEN] = CR_STATE_PARAMS};
 
 cr_mem *cri_arena_at(const cr_fsdp *f, cri_kind kind)
 {
@@ -49,6 +71,7 @@ static void point(cr_fsdp *f)
     f->m = cri_arena_at(f, CRI_M);
     f->v = cri_arena_at(f, CRI_V);
     f->values = cri_arena_at(f, CRI_VALUES);
+    f->weights = cri_arena_at(f, CRI_WEIGHTS);
     f->frozen = cri_arena_at(f, CRI_FROZEN);
 }
 
@@ -68,13 +91,13 @@ static cr_status allocate(cr_fsdp *f, cri_kind kind, size_t num_bytes, cr_err *e
     return cr_zero(cri_home(f), cri_arena_at(f, kind), num_bytes, err);
 }
 
-/* Gradients that are zero: nothing is kept of them. */
-static cr_status move_zeros(cr_fsdp *f, cri_arena *a, bool is_away, cr_err *err)
+/* Gradients without a sum, and weights, which come from the masters: nothing is kept of them. */
+static cr_status move_none(cr_fsdp *f, cri_kind kind, bool is_away, cr_err *err)
 {
-    if (!is_away) {
-        CR_TRY(cr_device_alloc(f->dev, a->num_bytes, &a->on_device, err));
-        CR_TRY(cr_zero(f->dev, a->on_device, a->num_bytes, err));
-    }
+    cri_arena *a = &f->arena[kind];
+
+    if (!is_away) CR_TRY(cr_device_alloc(f->dev, a->num_bytes, &a->on_device, err));
+    f->has_old_weights = f->has_old_weights || kind == CRI_WEIGHTS;
     a->is_away = is_away;
     return CR_OK;
 }
@@ -85,7 +108,8 @@ static cr_status move(cr_fsdp *f, cri_kind kind, bool is_away, cr_err *err)
     cri_arena *a = &f->arena[kind];
 
     if (a->num_bytes == 0 || a->is_away == is_away || f->args.is_offloaded) return CR_OK;
-    if (kind == CRI_GRAD && !f->has_grad) return move_zeros(f, a, is_away, err);
+    if (kind == CRI_WEIGHTS || (kind == CRI_GRAD && !f->has_grad))
+        return move_none(f, kind, is_away, err);
     if (!a->on_host) CR_TRY(cr_host_alloc(f->dev, a->num_bytes, &a->on_host, err));
     if (!is_away) {
         CR_TRY(cr_device_alloc(f->dev, a->num_bytes, &a->on_device, err));
@@ -123,6 +147,7 @@ static cr_status move_states(cr_fsdp *f, unsigned states, bool is_away, cr_err *
 
 void cri_states_changed(cr_fsdp *f)
 {
+    f->has_old_weights = true;
     for (int kind = 0; kind < CRI_NUM_KINDS; kind++)
         f->arena[kind].is_copied = false;
 }
@@ -221,13 +246,32 @@ cr_status cri_shards_read_frozen(cr_fsdp *f, const char *model_folder, cr_err *e
     return err->status;
 }
 
+/* With reshard never, a shard that is a whole flat is kept in param_dtype beside its master: no pass gathers it. Returns the bytes of all. */
+static size_t place_weights(cr_fsdp *f)
+{
+    int64_t elems = 0;
+
+    if (!f->args.is_train || f->args.reshard != CR_RESHARD_NEVER || f->args.is_offloaded ||
+        f->args.master_dtype != CR_F32 || f->args.param_dtype == CR_F32)
+        return 0;
+    for (size_t i = 0; i < f->units.num; i++) {
+        cri_flat *s = &f->state[i].flat[0];
+        if (s->flat->num_params == 0 || s->flat->is_fp32 || cri_is_cut(f, s->flat)) continue;
+        s->weight_at = elems;
+        elems += s->flat->shard_elems;
+    }
+    f->stats.weight_bytes = elems * (int64_t)cr_dtype_bytes(f->args.param_dtype);
+    return (size_t)f->stats.weight_bytes;
+}
+
 cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
 {
     const cr_units *u = &f->units;
     size_t trained = (size_t)u->trained_shard.elems,
            master_bytes = cr_dtype_bytes(f->args.master_dtype),
            values = (size_t)cr_extent_bytes(u->trained_shard, f->args.param_dtype),
-           frozen = (size_t)cr_extent_bytes(u->frozen_shard, f->args.param_dtype);
+           frozen = (size_t)cr_extent_bytes(u->frozen_shard, f->args.param_dtype),
+           weights = place_weights(f);
 
     CR_TRY(cr_device_open(cr_device_is_meta(f->dev) ? "meta" : "cpu",
                           cr_device_host_threads(f->dev), &f->host, err));
@@ -237,12 +281,14 @@ cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
         CR_TRY(allocate(f, CRI_GRAD, trained * sizeof(float), err));
         CR_TRY(allocate(f, CRI_M, trained * master_bytes, err));
         CR_TRY(allocate(f, CRI_V, trained * master_bytes, err));
+        if (weights) CR_TRY(allocate(f, CRI_WEIGHTS, weights, err));
     } else {
         CR_TRY(allocate(f, CRI_VALUES, values, err));
     }
     CR_TRY(allocate(f, CRI_FROZEN, frozen, err));
     point(f);
     f->frozen_version = 1;
+    cri_states_changed(f);
     return cr_device_is_meta(f->dev) ? CR_OK : fill(f, err);
 }
 

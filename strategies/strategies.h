@@ -92,7 +92,7 @@ typedef struct cr_update {
     bool is_skipped;   /* the norm was not finite: nothing was changed but the loss scale */
     double loss_scale; /* of the next step */
 } cr_update;
-/* All-reduce over ddp, clip, AdamW with learning rate lr, clear gradients. Collective. */
+/* All-reduce over ddp, clip, AdamW with learning rate lr; the next backward begins gradients anew. Collective. */
 CR_MUST cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err);
 int64_t cr_fsdp_num_updates(const cr_fsdp *f); /* AdamW's t */
 
@@ -124,7 +124,7 @@ enum cr_states {
     CR_STATE_BUFFERS = 8, /* gathered copies, reductions, tape, scratch: freed, not copied */
     CR_STATE_ALL = 15
 };
-/* To the host and back; what is there already stays. Gradients that are zero (no backward since the
+/* To the host and back; what is there already stays. Gradients that there are none of (no backward since the
  * last update) are freed and made again. A call that needs what is away is CR_EARG.
  * Between steps only. With args.is_offloaded only buffers move. Collective. */
 CR_MUST cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err);
@@ -167,6 +167,8 @@ typedef struct cr_traffic {
 
 typedef struct cr_fsdp_stats {
     int64_t shard_bytes, gather_bytes, reduce_bytes, tape_peak_bytes, scratch_peak_bytes;
+    int64_t
+        weight_bytes; /* of shard_bytes: masters in param_dtype (reshard never, shards that are whole) */
     int64_t host_bytes;  /* of the device's host memory: offloaded states, copies of a save */
     int64_t held_bytes;  /* of the device, and gathered copies and reductions, now */
     int max_units_alive; /* gathered at the same time, without the root */

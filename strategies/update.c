@@ -35,6 +35,18 @@ static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, cr_mem *grad, size_t num
     return CR_OK;
 }
 
+/* Shards without a gradient: no module of theirs has run backward. */
+static cr_status zero_others(cr_fsdp *f, cr_err *err)
+{
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cr_flat *flat = f->state[i].flat[0].flat;
+        if (f->state[i].has_grad || flat->num_params == 0) continue;
+        CR_TRY(cr_zero(cri_home(f), cr_at(CR_F32, f->grad, flat->first.elems),
+                       (size_t)flat->shard_elems * sizeof(float), err));
+    }
+    return CR_OK;
+}
+
 /* The sum over all ranks, unscaled, is in the shards. */
 static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 {
@@ -44,6 +56,7 @@ static cr_status complete_grads(cr_fsdp *f, cr_err *err)
     if (f->is_grad_complete) return CR_OK;
     CR_TRY(cri_reduce_whole(f, err));
     if (f->args.is_offloaded) CR_TRY(cr_device_sync(cri_stream(f, CR_STREAM_COPY), err));
+    CR_TRY(zero_others(f, err));
     CR_TRY(sum_replicas(f, CR_AXIS_DDP, f->grad, common, err));
     CR_TRY(
         sum_replicas(f, CR_AXIS_EDDP, cr_at(CR_F32, f->grad, (int64_t)common), num - common, err));
@@ -108,6 +121,27 @@ static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, cr_err *
     return CR_OK;
 }
 
+/* Flat by flat, where some are kept in param_dtype, which AdamW writes. */
+static cr_status update_flats(cr_fsdp *f, const cr_adamw_args *whole, cr_err *err)
+{
+    if (!f->weights) return cr_adamw(cri_home(f), whole, err);
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cri_flat *s = &f->state[i].flat[0];
+        int64_t first = s->flat->first.elems;
+        cr_adamw_args a = *whole;
+        a.param = cr_at(CR_F32, f->master, first);
+        a.m = cr_at(CR_F32, f->m, first);
+        a.v = cr_at(CR_F32, f->v, first);
+        a.grad = cr_at_const(CR_F32, f->grad, first);
+        a.num = (size_t)s->flat->shard_elems;
+        a.rounded = cri_weights(f, s);
+        a.rounded_dtype = f->args.param_dtype;
+        CR_TRY(cr_adamw(f->dev, &a, err));
+    }
+    f->has_old_weights = false;
+    return CR_OK;
+}
+
 static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
 {
     const cr_fsdp_args *o = &f->args;
@@ -126,7 +160,7 @@ static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
 
     if (o->max_grad_norm > 0) a.grad_scale = fmin(1, o->max_grad_norm / (norm + 1e-6));
     cri_states_changed(f);
-    CR_TRY(o->master_dtype == CR_F32 ? cr_adamw(cri_home(f), &a, err) : update_rounded(f, &a, err));
+    CR_TRY(o->master_dtype == CR_F32 ? update_flats(f, &a, err) : update_rounded(f, &a, err));
     f->num_updates++;
     return CR_OK;
 }
@@ -160,7 +194,7 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
     f->is_grad_complete = f->has_grad = false;
     for (size_t i = 0; i < f->units.num; i++)
         f->state[i].has_grad = false;
-    return cr_zero(cri_home(f), f->grad, (size_t)f->units.trained_shard.elems * sizeof(float), err);
+    return CR_OK;
 }
 
 /* ---- the full gradient, for `croll grad` ---- */

@@ -2,7 +2,7 @@
  *
  * Mapping: a thread takes 8 neighbouring elements (16-byte loads and stores where pointers allow), blocks of 256, at
  * most 2112 blocks, which go round. No shared memory but for sums. An element's result depends on that element alone.
- * Bytes an element: cast fp32 to bf16 6, scale 8, sum_parts of fp32 4 a part and 4 (8 when added), AdamW 28 (14 FLOPs), square_sum 4: bound by memory on every GPU
+ * Bytes an element: cast fp32 to bf16 6, scale 8, sum_parts of fp32 4 a part and 4 (8 when added), AdamW 28 (14 FLOPs; 30 with rounded weights), square_sum 4: bound by memory on every GPU
  * (AdamW at most 120 elements/ns on H100 with 3.35 TB/s, 171 on H200 with 4.8 TB/s). Registers: below 64, so four
  * blocks an SM at least and 128 bytes in flight a thread of AdamW.
  * square_sum: blocks of 4096 elements in float64, then one block adds them; the order depends on num alone.
@@ -186,9 +186,11 @@ cr_status cri_cuda_sum_parts(cr_device *dev, const cr_sum_parts_args *a, cr_err 
 
 /* ---- AdamW ---- */
 
-struct adamw_op {
+/* To: of the rounded weights; float: none. */
+template <class To> struct adamw_op {
     float *param, *m, *v;
     const float *grad;
+    To *rounded;
     float decay, b1, b2, c1, c2, eps, step, root, scale;
     bool is_fast;
 
@@ -209,27 +211,37 @@ struct adamw_op {
         store8(param, i, num, is_fast, p);
         store8(m, i, num, is_fast, m8);
         store8(v, i, num, is_fast, v8);
+        if (sizeof(To) < sizeof(float)) store8(rounded, i, num, is_fast, p);
     }
 };
 
+template <class To> static cudaError_t adamw(cr_device *dev, const cr_adamw_args *a)
+{
+    adamw_op<To> op = {out<float>(a->param),
+                       out<float>(a->m),
+                       out<float>(a->v),
+                       in<float>(a->grad),
+                       out<To>(a->rounded),
+                       (float)(1 - a->lr * a->weight_decay),
+                       (float)a->beta1,
+                       (float)a->beta2,
+                       (float)(1 - a->beta1),
+                       (float)(1 - a->beta2),
+                       (float)a->eps,
+                       (float)(a->lr / (1 - pow(a->beta1, (double)a->t))),
+                       (float)(1 / sqrt(1 - pow(a->beta2, (double)a->t))),
+                       (float)a->grad_scale,
+                       is_wide(a->param) && is_wide(a->m) && is_wide(a->v) && is_wide(a->grad) &&
+                           is_wide(a->rounded)};
+
+    return on_each(dev, op, a->num);
+}
+
 cr_status cri_cuda_adamw(cr_device *dev, const cr_adamw_args *a, cr_err *err)
 {
-    adamw_op op = {out<float>(a->param),
-                   out<float>(a->m),
-                   out<float>(a->v),
-                   in<float>(a->grad),
-                   (float)(1 - a->lr * a->weight_decay),
-                   (float)a->beta1,
-                   (float)a->beta2,
-                   (float)(1 - a->beta1),
-                   (float)(1 - a->beta2),
-                   (float)a->eps,
-                   (float)(a->lr / (1 - pow(a->beta1, (double)a->t))),
-                   (float)(1 / sqrt(1 - pow(a->beta2, (double)a->t))),
-                   (float)a->grad_scale,
-                   is_wide(a->param) && is_wide(a->m) && is_wide(a->v) && is_wide(a->grad)};
+    cr_dtype to = a->rounded ? a->rounded_dtype : CR_F32;
 
-    return launched("adamw", on_each(dev, op, a->num), err);
+    return launched("adamw", CRI_BY_DTYPE(to, adamw, dev, a), err);
 }
 
 /* ---- sums of squares ---- */

@@ -295,7 +295,7 @@ cr_status cri_cuda_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_
                             .ldc = k,
                             .aux_dtype = CR_F32,
                             .bias = NULL,
-                            .add = a->dw,
+                            .add = a->is_dw_set ? NULL : a->dw,
                             .dz = NULL};
 
     if (a->dx) CR_TRY(cri_cuda_product_anyhow(dev, "linear_grad", &dx, err));

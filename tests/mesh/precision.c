@@ -87,6 +87,8 @@ static void test_c11_units_in_float32(void)
          .fp32 = {"model.layers.0.self_attn", mlp}},
         {"always", 2, 2, 1, .dtype = CR_BF16, .fp32 = {layer}, .reshard = CR_RESHARD_ALWAYS},
         {"never", 4, 4, 1, .dtype = CR_BF16, .fp32 = {mlp}, .reshard = CR_RESHARD_NEVER},
+        {"never, one", 1, 1, 2, .dtype = CR_BF16, .fp32 = {layer}, .reshard = CR_RESHARD_NEVER},
+        {"never, one, a part", 1, 1, 2, .dtype = CR_F16, .fp32 = {mlp}, .reshard_ranks = 1},
         {"to 2 ranks", 4, 4, 1, .dtype = CR_BF16, .fp32 = {layer}, .reshard_ranks = 2},
         {"to 2 ranks, a part", 4, 4, 1, .dtype = CR_BF16, .fp32 = {mlp}, .reshard_ranks = 2},
         {"to 2 ranks, hsdp", 4, 2, 1, .dtype = CR_BF16, .fp32 = {layer}, .reshard_ranks = 2},
@@ -267,6 +269,36 @@ static void test_c45_cycled(void)
     same_bytes("still", "moved");
 }
 
+/* With reshard never shards that are whole are kept in param_dtype beside their masters, by AdamW: the same weights as by casts
+ * in each pass, after states were away, and after a resume. */
+static void test_weights_beside_masters(void)
+{
+    plan p = usual;
+
+    p.name = "beside masters";
+    p.dtype = CR_BF16;
+    p.fp32[0] = mlp;
+    p.save = "cast";
+    cr_free(train(p).grad);
+    p.reshard = CR_RESHARD_NEVER;
+    p.save = "beside";
+    cr_free(train(p).grad);
+    same_bytes("cast", "beside");
+    p.is_cycled = true;
+    cr_free(train(p).grad);
+    same_bytes("cast", "beside");
+    p.is_cycled = false;
+    p.last = 2;
+    p.save = "beside-half";
+    cr_free(train(p).grad);
+    p.resume = "beside-half";
+    p.first = 2;
+    p.last = 4;
+    p.save = "beside";
+    cr_free(train(p).grad);
+    same_bytes("cast", "beside");
+}
+
 /* Log-probs of fsdp2_infer, whose trained parameters are values of two dtypes, on 1 to 4 ranks. */
 static void test_c11_forward(void)
 {
@@ -314,6 +346,7 @@ int main(void)
     test_c11_reduced_in_float32();
     test_c11_c46_c47_saved();
     test_c45_cycled();
+    test_weights_beside_masters();
     test_c11_forward();
     close_world();
     return 0;

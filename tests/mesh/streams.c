@@ -47,6 +47,8 @@ int main(void)
     const plan plans[] = {
         {"one rank", 1, 1, 2, .dtype = CR_BF16},
         {"one rank, never", 1, 1, 2, .dtype = CR_BF16, .reshard = CR_RESHARD_NEVER},
+        {"one rank, never, cycled", 1, 1, 2, .dtype = CR_BF16, .reshard = CR_RESHARD_NEVER,
+         .is_cycled = true},
         {"two ranks", 2, 2, 1},
         {"to 2 ranks", 4, 4, 2, .reshard_ranks = 2, .dtype = CR_BF16},
         {"once", 4, 2, 1, .is_reduced_once = true},

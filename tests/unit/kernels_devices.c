@@ -75,11 +75,15 @@ static void flat_ranges(void **state)
                  .num_bytes = (size_t)(4 * n - odd), .start = 5, .out = &checksum[d]);
             assert_true(checksum[0] == checksum[1]);
         }
-        int p = floats(CR_F32, n, 1, 1e-6), m = floats(CR_F32, n, 0.1, 1e-7),
-            v = floats(CR_F32, n, 0, 1e-7), g = floats(CR_F32, n, 1, 0);
-        BOTH(adamw, cr_adamw_args, .param = M(p), .m = M(m), .v = M(v), .grad = M(g),
-             .num = (size_t)n, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-             .weight_decay = 0.1, .grad_scale = 0.5, .t = 3);
+        for (int t = 0; t < 3; t++) { /* float32: nothing is rounded */
+            int p = floats(CR_F32, n, 1, 1e-6), m = floats(CR_F32, n, 0.1, 1e-7),
+                v = floats(CR_F32, n, 0, 1e-7), g = floats(CR_F32, n, 1, 0),
+                rounded = floats(act[t], n + 1, 1, 1e-6); /* the last one stays */
+            BOTH(adamw, cr_adamw_args, .param = M(p), .m = M(m), .v = M(v), .grad = M(g),
+                 .num = (size_t)n, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                 .weight_decay = 0.1, .grad_scale = 0.5, .t = 3, .rounded = t ? M(rounded) : NULL,
+                 .rounded_dtype = act[t]);
+        }
     }
 }
 
@@ -171,7 +175,7 @@ static void products(void **state)
                     OK(cr_linear_grad(on,
                                       &(cr_linear_grad_args){M(x), M(dy), &weight, M(dx),
                                                              option == 1, M(dw),
-                                                             option ? M(db) : NULL, m},
+                                                             option ? M(db) : NULL, m, option == 1},
                                       &err));
                 }
                 check("linear and linear_grad");

@@ -673,6 +673,7 @@ static void c24_adamw_is_torchs(void **state)
 {
     float p[3] = {1, -2, 0.5f}, m[3] = {0}, v[3] = {0};
     double wp[3] = {1, -2, 0.5}, wm[3] = {0}, wv[3] = {0};
+    uint16_t rounded[3], want[3];
 
     (void)state;
     for (int t = 1; t <= 100; t++) {
@@ -686,7 +687,11 @@ static void c24_adamw_is_torchs(void **state)
             wp[i] -= 1e-2 / (1 - pow(0.9, t)) * wm[i] / (sqrt(wv[i] / (1 - pow(0.95, t))) + 1e-8);
         }
         cr_adamw_args a = {MEM(p), MEM(m), MEM(v), MEM(g), 3, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, t};
+        a.rounded = MEM(rounded);
+        a.rounded_dtype = t % 2 ? CR_BF16 : CR_F16;
         OK(cr_adamw(dev, &a, &err));
+        cr_cast_host(a.rounded_dtype, want, CR_F32, p, 3);
+        assert_memory_equal(rounded, want, sizeof want);
     }
     for (int i = 0; i < 3; i++)
         check_near(p[i], wp[i], 100 * 0x1p-24 * 2); /* 100 updates, each rounds p below 2 once */

@@ -702,6 +702,7 @@ cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err
 
     (void)err;
     if (a->dx) multiply(dev, w, false, a->dy, m, &dx); /* dx[m, k] = dy[m, n] W[n, k] */
+    if (a->dw && a->is_dw_set) memset(cr_mem_to_host(a->dw), 0, (size_t)(n * k) * sizeof(float));
     if (a->dw) CR_V(product_tn)(dev, w->dtype, a->dy, n, a->x, m, n, k, cr_mem_to_host(a->dw));
     float *dbias = cr_mem_to_host(a->dbias);
     if (dbias)

@@ -99,15 +99,15 @@ cr_status CR_V(adamw)(cr_device *dev, const cr_adamw_args *a, cr_err *err)
                     *restrict v = cr_mem_to_host(a->v);
     const float *restrict g = cr_mem_to_host(a->grad);
 
-    (void)dev;
-    (void)err;
     for (size_t i = 0; i < a->num; i++) {
         float x = g[i] * scale;
         m[i] = b1 * m[i] + c1 * x;
         v[i] = b2 * v[i] + c2 * x * x;
         p[i] = p[i] * decay - step * (m[i] / (sqrtf(v[i]) * root + eps));
     }
-    return CR_OK;
+    if (!a->rounded) return CR_OK;
+    return CR_V(cast)(dev, &(cr_cast_args){a->rounded_dtype, a->rounded, CR_F32, a->param, a->num},
+                      err);
 }
 
 /* ---- RMSNorm ---- */
