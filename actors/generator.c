@@ -37,14 +37,10 @@ typedef struct request {
 /* A place for the weights, unless there is one. */
 static cr_status need_weights(cr_generator *g, cr_err *err)
 {
-    const cr_worker_config *train = &g->a->config->train;
-    cr_wrap_policy wrap = cr_wrap_policy_of(train);
-    cr_mesh_shape sender;
-
-    if (g->weights) return CR_OK;
-    CR_TRY(cr_mesh_shape_of(train, train->num_devices, &sender, err));
-    return cr_weight_copy_create(g->a->model, g->a->dev, &wrap, &sender,
-                                 cr_dtype_of(g->a->ranks->worker->dtype), &g->weights, err);
+    return g->weights
+               ? CR_OK
+               : cr_weight_copy_create(g->a->model, g->a->dev,
+                                       cr_dtype_of(g->a->ranks->worker->dtype), &g->weights, err);
 }
 
 /* Bytes of memory that this rank may have of its device: of a GPU, divided by the numbers of device_mapping that are on it, and elsewhere of
@@ -103,7 +99,6 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     g->is_shared = cr_phase_is_shared(&a->layout, a->role);
     snprintf(g->commands, sizeof g->commands, "cmd:%s:%d", a->ranks->name, a->rank);
     CR_TRY_GOTO(out, cr_tokenizer_open(w->model_path, &g->tokenizer, err));
-    CR_TRY_GOTO(out, cr_model_prepare(a->model, &c->train, true, err)); /* the sender's layout */
     CR_TRY_GOTO(out, need_weights(g, err));
     cr_experts_set(a->model, NULL);
     CR_TRY_GOTO(out, cache_budget(g, &limits.kv_bytes, err));
@@ -128,13 +123,9 @@ void cr_generator_close(cr_generator *g)
 
 static cr_status sync_weights(cr_generator *g, cr_record *reply, cr_err *err)
 {
-    const cr_worker_config *train = &g->a->config->train;
-    cr_mesh_shape shape;
-
     g->is_loaded = false;
     CR_TRY(need_weights(g, err));
-    CR_TRY(cr_mesh_shape_of(train, train->num_devices, &shape, err));
-    CR_TRY(cr_weight_sync_receive(g->weights, g->a->sync_group, &shape, err));
+    CR_TRY(cr_weight_sync_receive(g->weights, g->a->sync_group, err));
     cr_record_set_int(reply, CR_FIELD_BYTES, cr_weight_copy_synced_bytes(g->weights));
     return CR_OK;
 }

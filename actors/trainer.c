@@ -22,8 +22,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     t->distribution = cr_distribution_of(a->config);
     t->is_shared = cr_phase_is_shared(&a->layout, a->role);
     cr_experts_set(a->model, w);
-    if (cr_model_prepare(a->model, &a->config->train, t->is_train, err) == CR_OK)
-        cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
+    cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
     if (err->status == CR_OK) cr_note(cr_fsdp_check_finite(t->f, err));
     if (err->status == CR_OK && t->is_shared) cr_note(offload(t, err));
     if (err->status == CR_OK)

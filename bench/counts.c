@@ -499,13 +499,11 @@ static cr_status count_sync(cr_world *world, cr_model *model, cr_device *dev, cr
         cr_fsdp_destroy(f);
         cr_mesh_destroy(mesh);
     } else {
-        cr_wrap_policy policy = {0};
         cr_weight_copy *copy;
-        CR_TRY(cr_mesh_shape_init(&shape, 1, 0, 1, 1, 0, err));
-        CR_TRY(cr_weight_copy_create(model, dev, &policy, &shape, CR_BF16, &copy, err));
+        CR_TRY(cr_weight_copy_create(model, dev, CR_BF16, &copy, err));
         for (int i = 0; i < 2; i++) {
             before = now;
-            CR_TRY(cr_weight_sync_receive(copy, group, &shape, err));
+            CR_TRY(cr_weight_sync_receive(copy, group, err));
         }
         print("sync: receiver", model, &before);
         cr_weight_copy_destroy(copy);

@@ -84,6 +84,8 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
                                                            ? (int64_t)a->config->exchange.timeout
                                                            : 0),
                             end_host, a};
+    const bool is_policy =
+        a->ranks->worker->task != CR_TASK_SCORE; /* the trained model, or an engine's */
     cr_model_options options;
     int world_rank;
     char name[96];
@@ -102,9 +104,9 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     cr_actor_note_clock(a);
     CR_TRY(open_device(a, err));
     options = cr_model_options_of(&a->config->train);
-    return cr_model_open_with(a->ranks->worker->model_path,
-                              a->ranks->worker->task == CR_TASK_SCORE ? NULL : &options, &a->model,
-                              err);
+    CR_TRY(cr_model_open_with(a->ranks->worker->model_path, is_policy ? &options : NULL, &a->model,
+                              err));
+    return cr_model_prepare(a->model, &a->config->train, is_policy, err);
 }
 
 /* Its role and rank, and the role's environment before MPI starts threads. */

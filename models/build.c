@@ -378,6 +378,7 @@ static void list_params(cr_model *model, cr_module *m)
     for (size_t i = 0; i < m->num_params; i++) {
         if (m->params[i].tied_to) continue;
         if (model->params) model->params[model->num_params] = &m->params[i];
+        m->params[i].index = model->num_params;
         model->num_params++;
     }
     for (size_t i = 0; i < m->num_children; i++)

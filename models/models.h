@@ -32,8 +32,9 @@ typedef enum cr_init_kind {
 enum { CR_PARAM_MAX_DIMS = 5 };
 
 typedef struct cr_param {
-    char *name;  /* Hugging Face name, e.g. "model.norm.weight" (owned by the model) */
-    char *alias; /* its other spelling in files, e.g. "visual.merger.ln_q.weight", or NULL */
+    char *name;   /* Hugging Face name, e.g. "model.norm.weight" (owned by the model) */
+    char *alias;  /* its other spelling in files, e.g. "visual.merger.ln_q.weight", or NULL */
+    size_t index; /* in model->params */
     const char *file_name; /* the one of the two that files of the hub have */
     const struct cr_stacked
         *stacked; /* files have it in a tensor with others (weights.h), or NULL */

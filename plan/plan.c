@@ -161,11 +161,6 @@ static void add(cr_plan_role *out, bench *b, const counts *then, int64_t times)
 
 /* ---- bytes ---- */
 
-int64_t cr_plan_sync_sum(const cr_sync_bytes *b)
-{
-    return b->params + b->padding + b->checksums;
-}
-
 int64_t cr_plan_sum(const cr_plan_bytes *b)
 {
     return b->masters + b->gradients + b->moments + b->values + b->gathered + b->reduction +

@@ -87,7 +87,7 @@ typedef struct cr_plan_role {
     cr_traffic step;                     /* of one step of the pipeline */
     cr_flight_count all_to_alls, smalls; /* likewise; smalls: all others */
     cr_traffic_count synced;             /* weights received by an engine in a step */
-    cr_sync_bytes sync, first_sync;      /* what `synced` is made of; the first one of a run */
+    int64_t first_sync_bytes;            /* likewise, by the first sync of a run */
     double step_flops;                   /* of this rank */
     cr_plan_passes passes;
     int64_t max_elems;        /* of one array of any operation: its largest index + 1 */
@@ -100,7 +100,6 @@ typedef struct cr_plan_role {
 } cr_plan_role;
 
 int64_t cr_plan_sum(const cr_plan_bytes *b);
-int64_t cr_plan_sync_sum(const cr_sync_bytes *b);
 /* The most bytes of any phase. */
 int64_t cr_plan_peak(const cr_plan_role *role);
 

@@ -159,21 +159,6 @@ static void text_gpu(const cr_plan_role *r, cr_buf *out)
                         cr_size_text(need[i].bytes, size), need[i].source);
 }
 
-/* What the weights of a sync are. */
-static void text_sync(const cr_plan_role *r, cr_buf *out)
-{
-    const cr_sync_bytes *b = &r->sync;
-    char params[32], padding[32], checksums[32], first[32];
-
-    cr_buf_addf(out, "      %s of parameters, %s of padding, %s of checksums",
-                cr_size_text(b->params, params), cr_size_text(b->padding, padding),
-                cr_size_text(b->checksums, checksums));
-    if (r->first_sync.params > b->params)
-        cr_buf_addf(out, "; the first sync of a run has frozen parameters, too: %s",
-                    cr_size_text(cr_plan_sync_sum(&r->first_sync), first));
-    cr_buf_adds(out, "\n");
-}
-
 static void text_traffic(const cr_plan_role *r, cr_buf *out)
 {
     const struct {
@@ -194,7 +179,9 @@ static void text_traffic(const cr_plan_role *r, cr_buf *out)
         cr_buf_addf(out, "    %-24s %8lld x, together %s\n", rows[i].name, (long long)rows[i].num,
                     cr_size_text(rows[i].num_bytes, size));
     }
-    if (r->synced.num) text_sync(r, out);
+    if (r->first_sync_bytes > r->synced.num_bytes)
+        cr_buf_addf(out, "      once a run those that are frozen, too: %s\n",
+                    cr_size_text(r->first_sync_bytes, size));
     if (r->step_flops > 0)
         cr_buf_addf(out, "  compute of a step and rank: %.3g TFLOP\n", r->step_flops / 1e12);
 }
@@ -430,17 +417,6 @@ static void json_count(cr_buf *out, const char *name, int64_t num, int64_t num_b
     cr_buf_addf(out, "{\"num\":%lld,\"bytes\":%lld}", (long long)num, (long long)num_bytes);
 }
 
-static void json_sync(cr_buf *out, const cr_plan_role *r)
-{
-    key(out, "weight_sync");
-    cr_buf_addf(out, "{\"num\":%lld,\"bytes\":%lld", (long long)r->synced.num,
-                (long long)r->synced.num_bytes);
-    number(out, "padding_bytes", r->sync.padding);
-    number(out, "checksum_bytes", r->sync.checksums);
-    number(out, "first_bytes", cr_plan_sync_sum(&r->first_sync));
-    cr_buf_addc(out, '}');
-}
-
 static void json_traffic(cr_buf *out, const cr_plan_role *r)
 {
     key(out, "step");
@@ -449,7 +425,8 @@ static void json_traffic(cr_buf *out, const cr_plan_role *r)
     json_count(out, "reduce_scatter", r->step.reduces.num, r->step.reduces.num_bytes);
     json_count(out, "all_reduce", r->step.all_reduces.num, r->step.all_reduces.num_bytes);
     json_count(out, "all_to_all", (int64_t)r->all_to_alls.num, (int64_t)r->all_to_alls.num_bytes);
-    json_sync(out, r);
+    json_count(out, "weight_sync", r->synced.num, r->synced.num_bytes);
+    number(out, "first_weight_sync_bytes", r->first_sync_bytes);
     key(out, "flops");
     cr_buf_addf(out, "%.17g}", r->step_flops);
 }

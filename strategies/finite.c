@@ -19,8 +19,7 @@ static bool block_is_finite(cr_dtype dtype, const char *block, size_t num)
     return is_finite;
 }
 
-/* num elements from element `at` of the shard on. */
-static cr_status range_is_finite(cr_fsdp *f, cr_dtype dtype, cr_mem *shard, int64_t at, int64_t num,
+static cr_status range_is_finite(cr_fsdp *f, cr_dtype dtype, const cr_mem *data, int64_t num,
                                  char *block, bool *is_finite, cr_err *err)
 {
     const int64_t max = BLOCK_BYTES / (int64_t)cr_dtype_bytes(dtype);
@@ -28,28 +27,31 @@ static cr_status range_is_finite(cr_fsdp *f, cr_dtype dtype, cr_mem *shard, int6
     *is_finite = true;
     for (int64_t done = 0; done < num && *is_finite; done += max) {
         size_t n = (size_t)(num - done < max ? num - done : max);
-        CR_TRY(cr_download(cri_home(f), block, cr_at(dtype, shard, at + done),
+        CR_TRY(cr_download(cri_home(f), block, cr_at_const(dtype, data, done),
                            n * cr_dtype_bytes(dtype), err));
         *is_finite = block_is_finite(dtype, block, n);
     }
     return CR_OK;
 }
 
-/* *name: of a parameter in this rank's part of the flat that is not finite; NULL: none. */
-static cr_status check_flat(cr_fsdp *f, const cr_flat *flat, bool is_trained, char *block,
-                            const char **name, cr_err *err)
+/* *name: of a parameter in this rank's part that is not finite; NULL: none. */
+static cr_status check_kept(cr_fsdp *f, bool is_trained, char *block, const char **name,
+                            cr_err *err)
 {
-    cr_dtype dtype = cri_shard_dtype(f, flat, is_trained);
-    int64_t begin, end, at;
-    bool is_finite;
+    cr_mem *kept = cri_kept(f, is_trained, f->master);
+    cr_weight_map map = {0};
 
-    for (size_t i = 0; i < flat->num_params && !*name; i++) {
-        if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &begin, &end, &at)) continue;
-        CR_TRY(range_is_finite(f, dtype, cri_shard(f, flat, is_trained, f->master), at, end - begin,
-                               block, &is_finite, err));
-        if (!is_finite) *name = flat->params[i]->name;
+    cri_map_kept(f, is_trained, /*is_written=*/false, &map);
+    for (size_t i = 0; i < map.num && !*name && err->status == CR_OK; i++) {
+        const cr_weight_range *r = &map.range[i];
+        const cr_param *p = f->model->params[r->param];
+        bool is_finite = true;
+        cr_note(range_is_finite(f, cri_kept_dtype(f, p), cr_mem_add_const(kept, (size_t)r->at),
+                                r->end - r->begin, block, &is_finite, err));
+        if (!is_finite) *name = p->name;
     }
-    return CR_OK;
+    cr_weight_map_free(&map);
+    return err->status;
 }
 
 cr_status cr_fsdp_check_finite(cr_fsdp *f, cr_err *err)
@@ -61,12 +63,8 @@ cr_status cr_fsdp_check_finite(cr_fsdp *f, cr_err *err)
     cr_buf names = {0};
 
     CR_TRY_GOTO(out, cri_need_states(f, CR_STATE_PARAMS, "parameters", err));
-    for (size_t u = 0; u < f->units.num && !name; u++)
-        for (int k = 0; k < 2 && !name; k++) {
-            const cr_unit *unit = &f->units.unit[u];
-            CR_TRY_GOTO(out, check_flat(f, k == 0 ? &unit->trained : &unit->frozen, k == 0, block,
-                                        &name, err));
-        }
+    for (int is_trained = 1; is_trained >= 0 && !name; is_trained--)
+        CR_TRY_GOTO(out, check_kept(f, is_trained, block, &name, err));
     CR_TRY_GOTO(out, cr_all_gather_bytes(all, "parameters that are not finite", name,
                                          name ? strlen(name) + 1 : 0, &names, offsets, err));
     if (names.num_bytes)

@@ -61,8 +61,8 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
                          cr_fsdp **out, cr_err *err)
 {
     cr_fsdp *f = CR_NEW(cr_fsdp);
-    cr_ep_layout layout =
-        cri_ep_layout(&mesh->shape, cr_mesh_axis_rank(&mesh->shape, CR_AXIS_EP, mesh->rank));
+    cr_ep_layout layout = {mesh->shape.num_ep, mesh->shape.num_efsdp,
+                           cr_mesh_axis_rank(&mesh->shape, CR_AXIS_EP, mesh->rank)};
 
     *out = NULL;
     f->model = model;

@@ -12,6 +12,7 @@
 #include "moe/moe.h"
 #include "strategies/checkpoint.h"
 #include "strategies/gather.h"
+#include "strategies/weight_map.h"
 #include "ulysses/ulysses.h"
 
 /* What a rank keeps, in buffers that can be moved to the host and back. */
@@ -88,8 +89,8 @@ struct cr_fsdp {
     cr_moe *moe;           /* NULL: ep_size 1 */
     float *host_rows;      /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
     size_t num_host_rows;
-    int64_t
-        frozen_version; /* counts how often frozen parameters were read: receivers of a sync have one of these */
+    int64_t frozen_version; /* how often frozen parameters were read: a sync's receivers have one */
+    cr_weight_map senders;  /* of a sync: what each rank sends; made at the first one */
     int64_t num_updates;
     double loss_scale;        /* 0: none */
     int64_t num_good_updates; /* since the scale changed */
@@ -137,25 +138,26 @@ static inline bool cri_is_writer(const cr_fsdp *f, const cr_flat *flat)
     return cr_mesh_axis_rank(&f->mesh->shape, flat->is_ep ? CR_AXIS_EDDP : CR_AXIS_DDP,
                              f->mesh->rank) == 0;
 }
-/* What cr_units_build_ep asks for; rank -1: of all ranks. */
-static inline cr_ep_layout cri_ep_layout(const cr_mesh_shape *shape, int rank)
-{
-    return (cr_ep_layout){shape->num_ep, shape->num_efsdp, rank};
-}
-
 /* ---- shards.c ---- */
 
 /* This rank's elements of a flat that belong to parameter i: [*begin, *end) of the parameter, and
  * where they are in the shard. False: none. */
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
                      int64_t *at);
-/* The dtype of a flat's shards, and where this rank's begins. masters: f->master, or a copy of it. */
+/* The dtype of a flat's shards, and where this rank's begins. */
 cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
-cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, cr_mem *masters);
+cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
 /* Where a trained flat's shard is in param_dtype, beside its master; NULL: it is not kept. */
 cr_mem *cri_weights(const cr_fsdp *f, const cri_flat *s);
 /* Weights that are older than the masters are cast anew, on compute. */
 CR_MUST cr_status cri_weights_renew(cr_fsdp *f, cr_err *err);
+/* Add what this rank has, at its place in the memory of cri_kept. is_written: unless another replica writes it (cri_is_writer). */
+void cri_map_kept(const cr_fsdp *f, bool is_trained, bool is_written, cr_weight_map *out);
+/* As it is in the buffer of a sync in dtype, the trained ones first. */
+void cri_map_sent(const cr_fsdp *f, bool is_trained, cr_dtype dtype, cr_weight_map *out);
+/* Where all of them are, and the dtype of one. masters: f->master, or a copy of it. */
+cr_mem *cri_kept(const cr_fsdp *f, bool is_trained, cr_mem *masters);
+cr_dtype cri_kept_dtype(const cr_fsdp *f, const cr_param *param);
 /* A stream of the device. */
 static inline cr_device *cri_stream(const cr_fsdp *f, cr_stream stream)
 {

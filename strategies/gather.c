@@ -52,10 +52,10 @@ static cri_pool *pool_of(cri_unit *u)
 {
     cr_fsdp *f = u->f;
 
-    return u->index == 0         ? &f->root_pool
-           : u->unit->owner >= 0 ? &f->ep_pool
-           : u->is_sliced        ? &f->slice_pool
-                                 : &f->pool;
+    return u->index == 0    ? &f->root_pool
+           : u->unit->is_ep ? &f->ep_pool
+           : u->is_sliced   ? &f->slice_pool
+                            : &f->pool;
 }
 
 /* Its gradient is accumulated in a slot of its own, not in the shard. */
@@ -119,12 +119,12 @@ static cr_status fill_part(cri_unit *u, int kind, cr_mem *own, cr_err *err)
         return cr_copy(gather, own, cr_mem_add(f->slices, (size_t)s->slice_at),
                        cri_gathered_bytes(f, flat) / (size_t)f->num_slices, err);
     if (f->args.is_offloaded)
-        return cri_fill_from_host(f, to, own, from, cri_shard(f, flat, kind == 0, f->master),
+        return cri_fill_from_host(f, to, own, from, cri_shard(f, flat, kind == 0),
                                   flat->shard_elems, err);
-    return cr_cast(gather,
-                   &(cr_cast_args){to, own, from, cri_shard(f, flat, kind == 0, f->master),
-                                   (size_t)flat->shard_elems},
-                   err);
+    return cr_cast(
+        gather,
+        &(cr_cast_args){to, own, from, cri_shard(f, flat, kind == 0), (size_t)flat->shard_elems},
+        err);
 }
 
 /* Take slots, and the place in the order of collectives. */
@@ -192,7 +192,7 @@ static cr_status unshard(cri_unit *u, cr_err *err)
         const cr_mem *whole;
         if (flat->num_params == 0) continue;
         if (is_resident(u, k))
-            whole = s->weight_at >= 0 ? cri_weights(f, s) : cri_shard(f, flat, k == 0, f->master);
+            whole = s->weight_at >= 0 ? cri_weights(f, s) : cri_shard(f, flat, k == 0);
         else
             CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
         for (size_t i = 0; i < flat->num_params; i++) {
@@ -223,8 +223,7 @@ bool cr_fsdp_lend(const cr_fsdp *f, cr_model *to)
                 cr_dtype dtype = cri_dtype(f, flat);
                 if (!p || p->num_elems != own->num_elems || p->is_fp32 != own->is_fp32)
                     return false;
-                p->weight.data =
-                    cr_at_const(dtype, cri_shard(f, flat, k == 0, f->master), flat->offset[j]);
+                p->weight.data = cr_at_const(dtype, cri_shard(f, flat, k == 0), flat->offset[j]);
                 p->weight.dtype = dtype;
                 p->weight.packed = NULL;
             }
@@ -268,7 +267,7 @@ static cr_status keep_slice(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
 
-    if (!f->slice_group || u->unit->owner >= 0 || u->is_sliced || u->state != CRI_UNSHARDED)
+    if (!f->slice_group || u->unit->is_ep || u->is_sliced || u->state != CRI_UNSHARDED)
         return CR_OK;
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
@@ -300,9 +299,9 @@ cr_status cri_show_all(cr_fsdp *f, cr_err *err)
 
 static cri_reduces *reduces_of(cri_unit *u)
 {
-    return u->index == 0         ? &u->f->root_reduces
-           : u->unit->owner >= 0 ? &u->f->ep_reduces
-                                 : &u->f->reduces;
+    return u->index == 0    ? &u->f->root_reduces
+           : u->unit->is_ep ? &u->f->ep_reduces
+                            : &u->f->reduces;
 }
 
 /* Its sum is added to the shard, or is the first there. If that is on the host, what it has comes to the device before, and goes back. */
@@ -604,7 +603,7 @@ static int max_alive(const cr_fsdp *f)
         bool is_block = m->layer < 0 && m->parent && m->parent->is_container;
         bool is_same = m->layer == layer && !is_block && !m->is_lookup;
         int outer = 0;
-        if (u->owner >= 0) continue; /* they have a pool of their own */
+        if (u->is_ep) continue; /* they have a pool of their own */
         for (const cr_module *up = m->parent; up && up->parent; up = up->parent)
             outer += up->unit && up->layer < 0;
         if (!is_same) num = 0, has_expert = false;
@@ -749,7 +748,7 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     int alive = max_alive(f) + 1;
 
     for (size_t i = 0; i < f->units.num; i++)
-        widen(i == 0 ? &root : f->units.unit[i].owner >= 0 ? &experts : &units, &f->state[i]);
+        widen(i == 0 ? &root : f->units.unit[i].is_ep ? &experts : &units, &f->state[i]);
     f->stats.gather_bytes = f->stats.reduce_bytes = 0;
     f->tape = cr_stack_create(f->dev);
     f->scratch = cr_stack_create(f->dev);

@@ -21,10 +21,10 @@ cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained)
     return is_trained && f->args.is_train ? f->args.master_dtype : cri_dtype(f, flat);
 }
 
-cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, cr_mem *masters)
+cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained)
 {
     if (is_trained && f->args.is_train)
-        return cr_at(f->args.master_dtype, masters, flat->first.elems);
+        return cr_at(f->args.master_dtype, f->master, flat->first.elems);
     return cr_mem_add(is_trained ? f->values : f->frozen,
                       (size_t)cr_extent_bytes(flat->first, f->args.param_dtype));
 }
@@ -42,12 +42,67 @@ cr_status cri_weights_renew(cr_fsdp *f, cr_err *err)
         if (s->weight_at < 0) continue;
         CR_TRY(cr_cast(f->dev,
                        &(cr_cast_args){f->args.param_dtype, cri_weights(f, s), CR_F32,
-                                       cri_shard(f, s->flat, true, f->master),
-                                       (size_t)s->flat->shard_elems},
+                                       cri_shard(f, s->flat, true), (size_t)s->flat->shard_elems},
                        err));
     }
     f->has_old_weights = false;
     return CR_OK;
+}
+
+cr_mem *cri_kept(const cr_fsdp *f, bool is_trained, cr_mem *masters)
+{
+    return !is_trained ? f->frozen : f->args.is_train ? masters : f->values;
+}
+
+cr_dtype cri_kept_dtype(const cr_fsdp *f, const cr_param *param)
+{
+    if (param->is_trainable && f->args.is_train) return f->args.master_dtype;
+    return param->is_fp32 ? CR_F32 : f->args.param_dtype;
+}
+
+/* at: of the shard. */
+static void map_flat(const cr_fsdp *f, const cr_flat *flat, int64_t at, cr_dtype dtype,
+                     cr_weight_map *out)
+{
+    cr_weight_range r = {.holder = f->mesh->rank, .elem_bytes = (int64_t)cr_dtype_bytes(dtype)};
+    int64_t first;
+
+    for (size_t i = 0; i < flat->num_params; i++) {
+        if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &r.begin, &r.end, &first)) continue;
+        r.param = (int32_t)flat->params[i]->index;
+        r.at = at + first * r.elem_bytes;
+        cr_weight_map_add(out, &r);
+    }
+}
+
+static const cr_flat *flat_of(const cr_unit *u, bool is_trained)
+{
+    return is_trained ? &u->trained : &u->frozen;
+}
+
+void cri_map_kept(const cr_fsdp *f, bool is_trained, bool is_written, cr_weight_map *out)
+{
+    bool are_masters = is_trained && f->args.is_train;
+    int64_t master_bytes = (int64_t)cr_dtype_bytes(f->args.master_dtype);
+
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cr_flat *flat = flat_of(&f->units.unit[i], is_trained);
+        int64_t at = are_masters ? flat->first.elems * master_bytes
+                                 : cr_extent_bytes(flat->first, f->args.param_dtype);
+        if (!is_written || cri_is_writer(f, flat))
+            map_flat(f, flat, at, cri_shard_dtype(f, flat, is_trained), out);
+    }
+}
+
+void cri_map_sent(const cr_fsdp *f, bool is_trained, cr_dtype dtype, cr_weight_map *out)
+{
+    int64_t before = is_trained ? 0 : cr_extent_bytes(f->units.trained_shard, dtype);
+
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cr_flat *flat = flat_of(&f->units.unit[i], is_trained);
+        map_flat(f, flat, before + cr_extent_bytes(flat->first, dtype), cr_flat_dtype(flat, dtype),
+                 out);
+    }
 }
 
 /* ---- arenas ---- */
@@ -189,46 +244,43 @@ cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, c
 
 /* ---- first values ---- */
 
-/* Fill this rank's elements of one flat, from the source or from random numbers. */
-static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *flat,
-                           bool is_trained, cr_err *err)
+/* Fill this rank's elements of trained or frozen parameters, from the source or from random numbers. */
+static cr_status fill(cr_fsdp *f, const cr_weights *source, bool is_trained, cr_err *err)
 {
     enum { CHUNK = 1 << 20 };
-    cr_dtype dtype = cri_shard_dtype(f, flat, is_trained);
-    cr_mem *shard = cri_shard(f, flat, is_trained, f->master);
-    size_t num_chunk = (size_t)(flat->shard_elems < CHUNK ? flat->shard_elems : CHUNK);
-    float *chunk = CR_NEW_ARRAY(float, num_chunk);
-    void *narrow = dtype == CR_F32 ? chunk : cr_alloc(num_chunk * cr_dtype_bytes(dtype));
+    cr_mem *kept = cri_kept(f, is_trained, f->master);
+    cr_weight_map map = {0};
+    float *chunk = CR_NEW_ARRAY(float, CHUNK);
+    void *stored = CR_NEW_ARRAY(float, CHUNK);
 
-    for (size_t i = 0; i < flat->num_params && err->status == CR_OK; i++) {
-        int64_t begin, end, at;
-        if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &begin, &end, &at)) continue;
-        for (int64_t e = begin; e < end && err->status == CR_OK; e += CHUNK) {
-            int64_t stop = end - e < CHUNK ? end : e + CHUNK;
+    cri_map_kept(f, is_trained, /*is_written=*/false, &map);
+    for (size_t i = 0; i < map.num; i++) {
+        const cr_weight_range *r = &map.range[i];
+        cr_param *p = f->model->params[r->param];
+        cr_dtype dtype = cri_kept_dtype(f, p);
+        for (int64_t e = r->begin; e < r->end && err->status == CR_OK; e += CHUNK) {
+            int64_t stop = r->end - e < CHUNK ? r->end : e + CHUNK;
             size_t num = (size_t)(stop - e);
-            if (cr_weights_fill(source, f->model, flat->params[i], f->args.seed, e, stop, chunk,
-                                err) != CR_OK)
+            if (cr_weights_fill(source, f->model, p, f->args.seed, e, stop, chunk, err) != CR_OK)
                 break;
-            if (narrow != chunk) cr_cast_host(dtype, narrow, CR_F32, chunk, num);
-            cr_note(cr_upload(cri_home(f), cr_at(dtype, shard, at + (e - begin)), narrow,
-                              num * cr_dtype_bytes(dtype), err));
+            if (dtype != CR_F32) cr_cast_host(dtype, stored, CR_F32, chunk, num);
+            cr_note(cr_upload(cri_home(f),
+                              cr_mem_add(kept, (size_t)(r->at + (e - r->begin) * r->elem_bytes)),
+                              dtype == CR_F32 ? chunk : stored, num * cr_dtype_bytes(dtype), err));
         }
     }
-    if (narrow != chunk) cr_free(narrow);
+    cr_weight_map_free(&map);
     cr_free(chunk);
+    cr_free(stored);
     return err->status;
 }
 
-static cr_status fill(cr_fsdp *f, cr_err *err)
+static cr_status fill_all(cr_fsdp *f, cr_err *err)
 {
     cr_weights *source = NULL;
 
     if (f->args.source) CR_TRY(cr_weights_open(f->args.source, f->model, &source, err));
-    for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++) {
-        const cr_unit *u = &f->units.unit[i];
-        if (fill_flat(f, source, &u->trained, true, err) != CR_OK) break;
-        if (fill_flat(f, source, &u->frozen, false, err) != CR_OK) break;
-    }
+    if (fill(f, source, true, err) == CR_OK) cr_note(fill(f, source, false, err));
     cr_weights_close(source);
     return err->status;
 }
@@ -240,8 +292,7 @@ cr_status cri_shards_read_frozen(cr_fsdp *f, const char *model_folder, cr_err *e
     cri_states_changed(f);
     f->frozen_version++;
     CR_TRY(cr_weights_open(model_folder, f->model, &source, err));
-    for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++)
-        cr_note(fill_flat(f, source, &f->units.unit[i].frozen, false, err));
+    cr_note(fill(f, source, false, err));
     cr_weights_close(source);
     return err->status;
 }
@@ -289,7 +340,7 @@ cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
     point(f);
     f->frozen_version = 1;
     cri_states_changed(f);
-    return cr_device_is_meta(f->dev) ? CR_OK : fill(f, err);
+    return cr_device_is_meta(f->dev) ? CR_OK : fill_all(f, err);
 }
 
 void cri_shards_destroy(cr_fsdp *f)
@@ -299,6 +350,7 @@ void cri_shards_destroy(cr_fsdp *f)
         cr_device_free(f->dev, a->on_device, a->num_bytes);
         cr_host_free(f->dev, a->on_host, a->num_bytes);
     }
+    cr_weight_map_free(&f->senders);
     cr_stack_destroy(f->host_scratch);
     cr_device_close(f->host);
 }

@@ -132,30 +132,23 @@ CR_MUST cr_status cr_fsdp_load(cr_fsdp *f, unsigned states, cr_err *err);
 
 /* ---- weight sync: train shards to full copies of the generation engine ---- */
 
-/* The engine's copy: every parameter unsharded in `dtype`, laid out by the sender's units. */
+/* The engine's copy: every parameter whole, in `dtype` (in float32 those of modules that are). */
 typedef struct cr_weight_copy cr_weight_copy;
-/* sender: the mesh of the ranks that send, with or without expert parallelism. Local. */
-CR_MUST cr_status cr_weight_copy_create(cr_model *model, cr_device *dev,
-                                        const cr_wrap_policy *policy, const cr_mesh_shape *sender,
-                                        cr_dtype dtype, cr_weight_copy **out, cr_err *err);
+/* model: frozen as the sender's is. Local. */
+CR_MUST cr_status cr_weight_copy_create(cr_model *model, cr_device *dev, cr_dtype dtype,
+                                        cr_weight_copy **out, cr_err *err);
 void cr_weight_copy_destroy(cr_weight_copy *r);
 /* Weight version: how many updates the weights had when they were sent; -1: none have come. */
 int64_t cr_weight_copy_version(const cr_weight_copy *r);
-/* Bytes that the last sync brought. */
+/* Bytes that the last sync brought; those that a copy's first sync brings, or another. */
 int64_t cr_weight_copy_synced_bytes(const cr_weight_copy *r);
-/* Bytes of a sync, a receiver's first one or another. With expert parallelism there may be fewer checksums. */
-typedef struct cr_sync_bytes {
-    int64_t params, padding, checksums; /* padding: to the cut of the senders' shards */
-} cr_sync_bytes;
-cr_sync_bytes cr_weight_copy_sync_bytes(const cr_weight_copy *r, bool is_first);
+int64_t cr_weight_copy_sync_bytes(const cr_weight_copy *r, bool is_first);
 /* Both are called together by all ranks of `group`: the ranks of the sender's mesh in order, then the receivers.
- * Send this rank's shards, cast to dtype, to the receivers. Replica d of the sender's
- * ddp axis serves the receivers i with i % num_ddp == d (expert-parallel experts: eddp). Checksums of each unit follow.
- * Frozen parameters go only if a receiver has not those that are here. */
+ * Send this rank's shards, cast to dtype, which is that of the copies. Of replicas each serves some receivers, those of its host
+ * first. Frozen parameters go only if a receiver has not those that are here. */
 CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_err *err);
 /* Checks every checksum, then points param->weight into the copy. */
-CR_MUST cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group,
-                                         const cr_mesh_shape *sender_shape, cr_err *err);
+CR_MUST cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group, cr_err *err);
 
 /* num_bytes: the whole gathered buffer, the whole buffer before its reduction, the shard. */
 typedef struct cr_traffic_count {

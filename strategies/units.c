@@ -137,13 +137,13 @@ static void flat_close(cr_flat *flat, int num_shards, cr_extent *first)
 
 enum { NOWHERE = -1 }; /* of an expert of another rank */
 
-static int64_t add_unit(cr_units *u, cr_module *m, bool is_expert, int owner)
+static int64_t add_unit(cr_units *u, cr_module *m, bool is_expert, bool is_ep)
 {
     u->unit = cr_realloc(u->unit, u->num * sizeof *u->unit, (u->num + 1) * sizeof *u->unit);
     u->unit[u->num] = (cr_unit){.module = m,
                                 .name = cr_strdup(m->parent ? m->name : "root"),
                                 .is_expert = is_expert,
-                                .owner = owner,
+                                .is_ep = is_ep,
                                 .trained = {.is_fp32 = m->is_fp32},
                                 .frozen = {.is_fp32 = m->is_fp32}};
     return (int64_t)u->num++;
@@ -160,25 +160,17 @@ static bool has_experts(const cr_module *m)
     return m->expert >= 0 || (m->num_children && m->children[0]->expert >= 0);
 }
 
-/* Units of a module of expert_classes: one, or of a list of experts one for each rank that is asked for,
- * the first of which is returned. */
-static int64_t add_ep_units(builder *b, cr_module *m)
+/* The unit of a module of expert_classes. */
+static int64_t add_ep_unit(builder *b, cr_module *m)
 {
-    int rank = b->ep->rank;
-    int64_t first = (int64_t)b->units->num;
-
-    if (m->expert >= 0 && rank >= 0 && owner_of(b, m) != rank) return NOWHERE;
-    if (m->expert >= 0) return add_unit(b->units, m, true, owner_of(b, m));
-    for (int r = 0; r < b->ep->num_ranks; r++)
-        if (rank < 0 || r == rank) add_unit(b->units, m, true, r);
-    return first;
+    if (m->expert >= 0 && owner_of(b, m) != b->ep->rank) return NOWHERE;
+    return add_unit(b->units, m, true, /*is_ep=*/true);
 }
 
 /* Of a module below an expert-parallel list of experts. */
 static int64_t unit_in_list(const builder *b, const cr_module *m, int64_t unit)
 {
     if (unit < 0 || b->units->unit[unit].module == m) return unit;
-    if (b->ep->rank < 0) return unit + owner_of(b, m);
     return owner_of(b, m) == b->ep->rank ? unit : NOWHERE;
 }
 
@@ -188,7 +180,7 @@ static void collect_param(builder *b, cr_module *m, cr_param *p, int64_t unit)
 
     if (p->tied_to || unit < 0) return;
     u = &b->units->unit[is_tied_pair(m) ? 0 : unit];
-    if (b->ep && (u->owner >= 0) != (m->expert >= 0)) b->misplaced = p;
+    if (b->ep && (u->is_ep) != (m->expert >= 0)) b->misplaced = p;
     if (m->is_fp32 != u->trained.is_fp32) b->mixed = p;
     flat_add(p->is_trainable ? &u->trained : &u->frozen, p);
 }
@@ -199,11 +191,11 @@ static void collect(builder *b, cr_module *m, int64_t unit)
     bool is_expert = how == MARK_EXPERT;
 
     if (b->ep && is_expert && has_experts(m))
-        unit = add_ep_units(b, m);
+        unit = add_ep_unit(b, m);
     else if (how != MARK_NONE || !m->parent)
-        unit = add_unit(b->units, m, is_expert, -1);
+        unit = add_unit(b->units, m, is_expert, /*is_ep=*/false);
     else if (b->ep && m->expert >= 0 && m->parent->expert < 0 && unit >= 0 &&
-             b->units->unit[unit].owner >= 0)
+             b->units->unit[unit].is_ep)
         unit = unit_in_list(b, m, unit);
     for (size_t i = 0; i < m->num_params; i++)
         collect_param(b, m, &m->params[i], unit);
@@ -219,7 +211,7 @@ static void close_units(builder *b)
     for (int is_ep = 0; is_ep < 2; is_ep++) {
         for (size_t i = 0; i < out->num; i++) {
             cr_unit *u = &out->unit[i];
-            if ((u->owner >= 0) != is_ep) continue;
+            if ((u->is_ep) != is_ep) continue;
             u->num_shards = is_ep ? b->ep->num_shards : out->num_shards;
             u->trained.is_ep = u->frozen.is_ep = is_ep;
             out->num_trained += u->trained.num_elems;

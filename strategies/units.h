@@ -89,7 +89,8 @@ typedef struct cr_unit {
     cr_module *module; /* the root's unit comes first */
     char *name;        /* of the module, "root" for the root */
     bool is_expert;
-    int num_shards, owner; /* owner: the ep rank that has it, -1: not expert-parallel */
+    bool is_ep; /* expert-parallel: of this rank's experts */
+    int num_shards;
     cr_flat trained, frozen;
 } cr_unit;
 
@@ -111,7 +112,7 @@ CR_MUST cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, 
  * on each. */
 typedef struct cr_ep_layout {
     int num_ranks, num_shards; /* lengths of the ep and the efsdp axis */
-    int rank;                  /* only units of this ep rank and of all; -1: those of every rank */
+    int rank;                  /* only units of this ep rank and of all */
 } cr_ep_layout;
 /* ep NULL or of one rank: as above. CR_ECONFIG (M9): an expert is in no unit of its own. */
 CR_MUST cr_status cr_units_build_ep(cr_model *model, const cr_wrap_policy *policy, int num_shards,

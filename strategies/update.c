@@ -7,6 +7,7 @@
 #include "strategies/fsdp_impl.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Gradients on the host: part by part on the device. */
 static cr_status sum_from_host(cr_fsdp *f, cr_group *group, cr_mem *grad, size_t num, cr_err *err)
@@ -202,55 +203,53 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
 typedef struct visitor {
     cr_grad_visit visit;
     void *ctx;
-    cr_buf whole, mine; /* gradients of all ranks, and this one's */
-    size_t *offsets;    /* [ranks + 1] */
+    cr_buf mine, all; /* of each rank: the first element, and gradients from there on */
+    size_t *offsets;  /* [ranks + 1] */
+    float *whole;     /* rank 0: [elements of the largest parameter] */
 } visitor;
 
-/* mine: this rank's shard of the flat, or NULL: the others of the group have all of it. */
-static cr_status visit_flat(cr_fsdp *f, visitor *v, cr_axis axis, const char *name,
-                            const cr_flat *flat, const cr_flat *mine, cr_err *err)
+/* r: what this rank says of the parameter, or NULL. */
+static cr_status visit_param(cr_fsdp *f, visitor *v, const cr_param *p, const cr_weight_range *r,
+                             cr_err *err)
 {
-    size_t num_bytes = mine ? (size_t)mine->shard_elems * sizeof(float) : 0;
+    size_t num_bytes = r ? (size_t)(r->end - r->begin) * sizeof(float) : 0;
 
-    if (flat->num_params == 0) return CR_OK;
     cr_buf_clear(&v->mine);
-    cr_buf_reserve(&v->mine, num_bytes + 1);
-    if (mine)
-        CR_TRY(cr_download(cri_home(f), v->mine.data,
-                           cr_at_const(CR_F32, f->grad, mine->first.elems), num_bytes, err));
-    CR_TRY(cr_all_gather_bytes(f->mesh->group[axis], name, v->mine.data, num_bytes, &v->whole,
-                               v->offsets, err));
-    for (size_t k = 0; k < flat->num_params && f->mesh->rank == 0; k++)
-        CR_TRY(v->visit(v->ctx, flat->params[k],
-                        (const float *)(const void *)v->whole.data + flat->offset[k], err));
-    return CR_OK;
+    if (r) {
+        cr_buf_add(&v->mine, &r->begin, sizeof r->begin);
+        cr_buf_reserve(&v->mine, v->mine.num_bytes + num_bytes);
+        CR_TRY(cr_download(cri_home(f), v->mine.data + v->mine.num_bytes,
+                           cr_at_const(CR_F32, f->grad, r->at / r->elem_bytes), num_bytes, err));
+        v->mine.num_bytes += num_bytes;
+    }
+    CR_TRY(cr_all_gather_bytes(f->mesh->group[CR_AXIS_ALL], p->name, v->mine.data,
+                               v->mine.num_bytes, &v->all, v->offsets, err));
+    if (f->mesh->rank > 0) return CR_OK;
+    for (int k = 0; k < f->mesh->shape.num_ranks; k++) {
+        const char *part = v->all.data + v->offsets[k];
+        int64_t begin;
+        if (v->offsets[k + 1] == v->offsets[k]) continue;
+        memcpy(&begin, part, sizeof begin);
+        memcpy(v->whole + begin, part + sizeof begin,
+               v->offsets[k + 1] - v->offsets[k] - sizeof begin);
+    }
+    return v->visit(v->ctx, p, v->whole, err);
 }
 
-/* Expert-parallel units of every ep rank, from the first of those that have the same. */
-static cr_status visit_ep_units(cr_fsdp *f, visitor *v, cr_err *err)
+/* Parameter by parameter, from the first of the ranks that have the same. */
+static cr_status visit_all(cr_fsdp *f, visitor *v, cr_err *err)
 {
-    const cr_mesh_shape *shape = &f->mesh->shape;
-    cr_ep_layout layout = cri_ep_layout(shape, -1);
-    int ep = cr_mesh_axis_rank(shape, CR_AXIS_EP, f->mesh->rank);
-    bool is_first = cr_mesh_axis_rank(shape, CR_AXIS_EDDP, f->mesh->rank) == 0;
-    size_t own = 0;
-    cr_units all;
+    const cr_weight_range **mine = CR_NEW_ARRAY(const cr_weight_range *, f->model->num_params);
+    cr_weight_map map = {0};
 
-    if (shape->num_ep == 1) return CR_OK;
-    CR_TRY(cr_units_build_ep(f->model, &f->args.wrap, shape->num_fsdp, &layout, &all, err));
-    for (size_t i = 0; i < all.num && err->status == CR_OK; i++) {
-        const cr_unit *u = &all.unit[i];
-        const cr_flat *mine = NULL;
-        if (u->owner < 0) continue;
-        if (u->owner == ep) { /* units are in the same order in both */
-            while (f->units.unit[own].owner < 0)
-                own++;
-            mine = is_first ? &f->units.unit[own].trained : NULL;
-            own++;
-        }
-        cr_note(visit_flat(f, v, CR_AXIS_ALL, u->name, &u->trained, mine, err));
-    }
-    cr_units_free(&all);
+    cri_map_kept(f, /*is_trained=*/true, /*is_written=*/true, &map);
+    for (size_t i = 0; i < map.num; i++)
+        mine[map.range[i].param] = &map.range[i];
+    for (size_t i = 0; i < f->model->num_params && err->status == CR_OK; i++)
+        if (f->model->params[i]->is_trainable)
+            cr_note(visit_param(f, v, f->model->params[i], mine[i], err));
+    cr_weight_map_free(&map);
+    cr_free(mine);
     return err->status;
 }
 
@@ -258,19 +257,19 @@ cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double
 {
     visitor v = {
         .visit = visit, .ctx = ctx, .offsets = CR_NEW_ARRAY(size_t, f->mesh->shape.num_ranks + 1)};
+    int64_t max = 0;
 
+    for (size_t i = 0; i < f->model->num_params; i++)
+        max = cr_max64(max, f->model->params[i]->num_elems);
+    v.whole = CR_NEW_ARRAY(float, max);
     CR_TRY_GOTO(out, cri_need_states(f, CR_STATE_GRADS | CR_STATE_BUFFERS, "gradients", err));
     CR_TRY_GOTO(out, complete_grads(f, err));
     CR_TRY_GOTO(out, grad_norm(f, norm, err));
-    for (size_t i = 0; i < f->units.num; i++) {
-        const cr_unit *u = &f->units.unit[i];
-        if (u->owner >= 0) continue;
-        CR_TRY_GOTO(out, visit_flat(f, &v, CR_AXIS_FSDP, u->name, &u->trained, &u->trained, err));
-    }
-    CR_TRY_GOTO(out, visit_ep_units(f, &v, err));
+    CR_TRY_GOTO(out, visit_all(f, &v, err));
 out:
-    cr_buf_free(&v.whole);
+    cr_buf_free(&v.all);
     cr_buf_free(&v.mine);
+    cr_free(v.whole);
     cr_free(v.offsets);
     return err->status;
 }

@@ -168,12 +168,11 @@ static int64_t packed_bytes(const cr_plan *p, const cr_model *model, cr_device *
     return p->is_gpu ? 0 : cr_engine_packed_bytes(model, dev, dtype);
 }
 
-/* The engine has the whole model, cut as the sender cuts it, and a cache for its samples. */
+/* The engine has the whole model and a cache for its samples. */
 static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
 {
     const cr_config *c = &p->config;
     const cr_worker_config *w = &c->infer;
-    cr_wrap_policy wrap = cr_wrap_policy_of(&c->train);
     int64_t length = w->engine.max_model_len ? w->engine.max_model_len : c->sequence_length, packed;
     cr_plan_bytes bytes = {0};
     cr_weight_copy *weights = NULL;
@@ -184,8 +183,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
     CR_TRY_GOTO(out, open_model(w->model_path, &c->train, true, &model, err));
     CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
-    CR_TRY_GOTO(out, cr_weight_copy_create(model, dev, &wrap, &p->role[0].mesh,
-                                           cr_dtype_of(w->dtype), &weights, err));
+    CR_TRY_GOTO(out, cr_weight_copy_create(model, dev, cr_dtype_of(w->dtype), &weights, err));
     bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
     if (model->config.position_limit && length > model->config.position_limit)
         length = model->config.position_limit;
@@ -198,9 +196,8 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     out->num_recorded = cr_engine_max_captured(model, w->engine.enforce_eager);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};
     out->synced.num = 1;
-    out->sync = cr_weight_copy_sync_bytes(weights, gives_weights_up(p));
-    out->first_sync = cr_weight_copy_sync_bytes(weights, /*is_first=*/true);
-    out->synced.num_bytes = cr_plan_sync_sum(&out->sync);
+    out->first_sync_bytes = cr_weight_copy_sync_bytes(weights, /*is_first=*/true);
+    out->synced.num_bytes = cr_weight_copy_sync_bytes(weights, gives_weights_up(p));
 out:
     cr_weight_copy_destroy(weights);
     if (dev) cr_device_close(dev);

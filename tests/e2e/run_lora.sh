@@ -99,21 +99,21 @@ rlvr() {
     learned $1 4
     [ "$(values actor/train_infer_diff_max $tmp/$1/metrics.jsonl | sort -u)" = 0 ] || fail "$1: generation and training differ"
 }
-# synced NAME [key=value ..]: each sync but the first brought as many bytes as planned: adapters, padding, checksums
+# synced NAME BYTES [key=value ..]: each sync but the first brought the adapters alone, of BYTES an element, as the plan says
 synced() {
-    local name=$1 dtype=$2
+    local name=$1 bytes=$2
     shift 2
     "$CROLL" plan configs/quickstart/rlvr.yaml --json pretrain=$tmp/home/sft_model ${lora[@]/#/actor_train.model_args.} "$@" >$tmp/plan 2>&1 || fail "plan: $(cat $tmp/plan)"
-    python3 - $tmp/plan $tmp/$name/metrics.jsonl $tmp/$name/latest/actor_train/adapter_model.safetensors $dtype <<'PYTHON' || fail "$name: bytes of a sync"
+    python3 - $tmp/plan $tmp/$name/metrics.jsonl $tmp/$name/latest/actor_train/adapter_model.safetensors $bytes <<'PYTHON' || fail "$name: bytes of a sync"
 import json, os, struct, sys
-sync = json.load(open(sys.argv[1]))["roles"][1]["step"]["weight_sync"]
+step = json.load(open(sys.argv[1]))["roles"][1]["step"]
+planned, first = step["weight_sync"]["bytes"], step["first_weight_sync_bytes"]
 got = [json.loads(line)["system/actor_infer/sync_bytes"] for line in open(sys.argv[2])]
 with open(sys.argv[3], "rb") as file:
     head, = struct.unpack("<Q", file.read(8))
 adapters = (os.path.getsize(sys.argv[3]) - 8 - head) // 4 * int(sys.argv[4])
-print(got, sync, adapters)
-assert len(got) == 4 and got[0] == sync["first_bytes"] and set(got[1:]) == {sync["bytes"]}
-assert sync["bytes"] == adapters + sync["padding_bytes"] + sync["checksum_bytes"] and sync["bytes"] < sync["first_bytes"] / 5
+print(got, planned, first, adapters)
+assert len(got) == 4 and got[0] == first and set(got[1:]) == {planned} and planned == adapters and first > 5 * adapters
 PYTHON
 }
 rlvr policy

@@ -1,6 +1,6 @@
 /* fuzz_shard.c -- arbitrary bytes as a rank's part of a checkpoint (state/ROLE.rank-NN.TAG.shard), whole and cut in two. */
 #include "strategies/checkpoint.h"
-#include "strategies/records.h"
+#include "strategies/saved/records.h"
 
 #include <stdlib.h>
 

@@ -406,7 +406,6 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed, bool is_of
 {
     plan p = usual;
     int senders[2] = {0, 1}, all[RANKS] = {0, 1, 2, 3};
-    cr_wrap_policy policy = {0};
     cr_mesh_shape shape;
     cr_device *dev;
     cr_model *model;
@@ -430,9 +429,9 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed, bool is_of
         cr_mesh_destroy(mesh);
     } else {
         cr_weight_copy *replica;
-        OK(cr_weight_copy_create(model, dev, &policy, &shape, dtype, &replica, &err));
+        OK(cr_weight_copy_create(model, dev, dtype, &replica, &err));
         CR_CHECK(cr_weight_copy_version(replica) == -1, "version");
-        OK(cr_weight_sync_receive(replica, group, &shape, &err));
+        OK(cr_weight_sync_receive(replica, group, &err));
         CR_CHECK(cr_weight_copy_version(replica) == 0, "version");
         for (size_t i = 0; i < model->num_params; i++) {
             cr_param *q = model->params[i];

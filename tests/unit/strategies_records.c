@@ -5,7 +5,7 @@
 #include "base/digest.h"
 #include "base/rng.h"
 #include "strategies/checkpoint.h"
-#include "strategies/records.h"
+#include "strategies/saved/records.h"
 
 #include <setjmp.h> /* cmocka needs these before it */
 #include <stdarg.h>

@@ -1,7 +1,7 @@
-/* sync_adapters.c -- weight sync of a model with adapters: an engine gets the base once, then the adapters alone, to the byte;
- * base and adapters are those of the trainer by bits. Of shards and replicas that are not as many as the engines, of offloaded
- * states, on hosts that pass shards on, after the engine has given its copy up, and after the trainer has read another base.
- * Not covered: damaged bytes (unit/strategies_sync), whole runs (e2e/run_lora).
+/* sync.c -- weight sync of a model with adapters: an engine gets the base once, then the adapters alone, to the byte; base and
+ * adapters are those of the trainer by bits, and a plan's bytes are those that come. Of shards and replicas that are not as many as the
+ * engines, of experts on ranks of their own, of offloaded states, on hosts that pass shards on, after the engine has given its copy up,
+ * and after the trainer has read another base. Not covered: damaged bytes (unit/strategies_sync), whole runs (e2e/run_lora).
  * // ranks: 4
  * // also on hosts: 0,0,1,1
  * // also on far
@@ -10,7 +10,10 @@
 #include "tests/memory.h"
 #include "tests/mesh/train_files.h"
 
-static const char *const part_classes[] = {"Qwen3Attention", "Qwen3MLP", "Qwen3RMSNorm"};
+static const char *const part_classes[] = {"Qwen3Attention", "Qwen3MLP", "Qwen3RMSNorm"},
+                         *const expert_classes[] = {"Qwen3MoeMLP"};
+static const cr_wrap_policy parts = {part_classes, 3, true, true, .is_nested = true},
+                            experts = {.expert_classes = expert_classes, .num_expert_classes = 1};
 
 typedef struct setting {
     const char *name;
@@ -18,6 +21,7 @@ typedef struct setting {
     cr_dtype dtype;
     bool is_offloaded;
     cr_wrap_policy wrap;
+    int num_ep; /* > 1: a model with experts */
 } setting;
 
 /* The base as it was made, and the adapters after `update` updates, each of which adds 1 to A and B. */
@@ -39,11 +43,6 @@ static void check_weights(cr_model *model, cr_device *dev, cr_dtype dtype, int u
         cr_free(rounded);
         cr_free(got);
     }
-}
-
-static int64_t sum_of(cr_sync_bytes b)
-{
-    return b.params + b.padding + b.checksums;
 }
 
 static int64_t bytes_of(const cr_model *model, bool are_adapters, cr_dtype dtype)
@@ -68,34 +67,32 @@ static void check_traffic(int64_t mine)
 }
 
 /* One sync: what comes is the adapters, and the base where it is due. */
-static void receive(cr_weight_copy *copy, cr_group *group, const cr_mesh_shape *shape,
-                    bool is_first, const cr_model *model, const setting *s)
+static void receive(cr_weight_copy *copy, cr_group *group, bool is_first, const cr_model *model,
+                    const setting *s)
 {
-    cr_sync_bytes due = cr_weight_copy_sync_bytes(copy, is_first);
-    int64_t adapters = bytes_of(model, true, s->dtype),
+    int64_t due = cr_weight_copy_sync_bytes(copy, is_first),
+            adapters = bytes_of(model, true, s->dtype),
             base = is_first ? bytes_of(model, false, s->dtype) : 0, got;
 
-    OK(cr_weight_sync_receive(copy, group, shape, &err));
+    OK(cr_weight_sync_receive(copy, group, &err));
     got = cr_weight_copy_synced_bytes(copy);
-    CR_CHECK(due.params == adapters + base, "%s: %lld bytes, want %lld", s->name,
-             (long long)due.params, (long long)(adapters + base));
-    CR_CHECK(got == sum_of(due), "%s: %lld bytes have come, planned %lld", s->name, (long long)got,
-             (long long)sum_of(due));
+    CR_CHECK(due == adapters + base && got == due,
+             "%s: %lld bytes have come, planned %lld, adapters %lld and base %lld", s->name,
+             (long long)got, (long long)due, (long long)adapters, (long long)base);
     check_traffic(got);
 }
 
-static void engine(cr_model *model, cr_device *dev, cr_group *group, const cr_mesh_shape *shape,
-                   const setting *s)
+static void engine(cr_model *model, cr_device *dev, cr_group *group, const setting *s)
 {
     cr_weight_copy *copy;
 
-    OK(cr_weight_copy_create(model, dev, &s->wrap, shape, s->dtype, &copy, &err));
+    OK(cr_weight_copy_create(model, dev, s->dtype, &copy, &err));
     for (int update = 0; update < 5; update++) {
         if (update == 3) { /* sleep_level 2 */
             cr_weight_copy_destroy(copy);
-            OK(cr_weight_copy_create(model, dev, &s->wrap, shape, s->dtype, &copy, &err));
+            OK(cr_weight_copy_create(model, dev, s->dtype, &copy, &err));
         }
-        receive(copy, group, shape, /*is_first=*/update == 0 || update >= 3, model, s);
+        receive(copy, group, /*is_first=*/update == 0 || update >= 3, model, s);
         check_weights(model, dev, s->dtype, update);
     }
     cr_weight_copy_destroy(copy);
@@ -135,19 +132,41 @@ static void trainer(cr_model *model, cr_device *dev, cr_group *group, const cr_m
     cr_mesh_destroy(mesh);
 }
 
+static cr_model *sparse_model(void)
+{
+    static const char text[] =
+        "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"vocab_size\":"
+        "61,"
+        "\"hidden_size\":24,\"intermediate_size\":40,\"moe_intermediate_size\":12,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":"
+        "8,"
+        "\"num_experts\":6,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,"
+        "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"torch_dtype\":\"float32\"}";
+    const cr_model_options options = {.adapters = {"q_proj,o_proj", 3, 6, false}};
+    cr_model *model;
+
+    OK(build_model_with(text, &options, &model, &err));
+    return model;
+}
+
 static void check(const setting *s)
 {
     const plan p = {.adapters = "all-linear", .ranks = s->num_senders};
     int all[RANKS] = {0, 1, 2, 3};
-    cr_model *model = make_model(&p);
+    cr_model *model = s->num_ep ? sparse_model() : make_model(&p);
     cr_mesh_shape shape;
     cr_device *dev;
     cr_group *group;
 
     OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_group_create(world, dev, "weight sync", all, RANKS, &group, &err));
-    OK(cr_mesh_shape_init(&shape, s->num_senders, s->num_senders / s->num_ddp, 1, 1, 0, &err));
-    (me < s->num_senders ? trainer : engine)(model, dev, group, &shape, s);
+    OK(cr_mesh_shape_init(&shape, s->num_senders, s->num_senders / s->num_ddp, 1,
+                          s->num_ep ? s->num_ep : 1, s->num_ep ? s->num_senders / s->num_ep : 0,
+                          &err));
+    if (me < s->num_senders)
+        trainer(model, dev, group, &shape, s);
+    else
+        engine(model, dev, group, s);
     OK(cr_barrier(everyone, "sync", &err));
     cr_group_destroy(group);
     cr_model_free(model);
@@ -160,13 +179,10 @@ int main(void)
         {"one trainer", 1, 1, CR_BF16, false, {0}},
         {"shards", 2, 1, CR_BF16, false, {0}},
         {"replicas", 2, 2, CR_F32, false, {0}},
-        {"three shards for one engine",
-         3,
-         1,
-         CR_BF16,
-         false,
-         {part_classes, 3, true, true, .is_nested = true}},
+        {"three shards for one engine", 3, 1, CR_BF16, false, parts},
         {"offloaded", 2, 1, CR_BF16, true, {0}},
+        {"experts on two ranks", 2, 1, CR_BF16, false, experts, 2},
+        {"experts of replicas", 2, 2, CR_F32, false, experts, 2},
     };
 
     open_world();

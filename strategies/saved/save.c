@@ -11,7 +11,7 @@
 #include "base/children.h"
 #include "base/digest.h"
 #include "models/files/peft.h"
-#include "strategies/saved.h"
+#include "strategies/saved/saved.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -152,54 +152,44 @@ static cr_mem *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
     return s->copy ? cr_mem_add(s->copy, kind * bytes) : cri_state_of(f, kind);
 }
 
-static void list_model(cr_fsdp *f, struct cri_save *s, const cri_model_plan *p)
+/* What this rank writes of trained or frozen parameters into a file that has the map `to`. */
+static void list_moves(cr_fsdp *f, struct cri_save *s, int file, bool is_trained, cr_mem *kept,
+                       const cr_weight_map *to)
 {
-    for (size_t i = 0; i < 2 * f->units.num; i++) {
-        bool is_trained = i % 2 == 0;
-        const cr_flat *flat =
-            is_trained ? &f->units.unit[i / 2].trained : &f->units.unit[i / 2].frozen;
-        for (size_t k = 0; k < flat->num_params; k++) {
-            int64_t begin, end, at;
-            if (!cri_is_writer(f, flat) || (s->adapters && !flat->params[k]->is_adapter)) continue;
-            if (!cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at)) continue;
-            piece w = {.file = CRI_FILE_MODEL,
-                       .from = cri_shard_dtype(f, flat, is_trained),
-                       .to = cri_model_dtype(f, flat->params[k]),
-                       .num = (size_t)(end - begin)};
-            w.at = cri_model_plan_find(p, flat->params[k]);
-            if (flat->params[k]->stacked)
-                w.stacked = flat->params[k], w.first = begin;
-            else
-                w.at += begin * (int64_t)cr_dtype_bytes(w.to);
-            w.dev = is_trained && s->copy ? f->host : cri_home(f);
-            w.data = cr_at(w.from, cri_shard(f, flat, is_trained, saved(f, s, 0)), at);
-            add_piece(s, w);
-        }
+    bool is_copied = is_trained && s->copy;
+    cr_weight_map mine = {0};
+    cr_weight_move *moves;
+    size_t num;
+
+    cri_map_kept(f, is_trained, /*is_written=*/true, &mine);
+    moves = cr_redistribute(&mine, to, &num);
+    for (size_t i = 0; i < num; i++) {
+        const cr_weight_move *m = &moves[i];
+        const cr_param *p = f->model->params[m->param];
+        bool is_stacked = file == CRI_FILE_MODEL && p->stacked;
+        add_piece(s, (piece){.file = file,
+                             .from = cri_kept_dtype(f, p),
+                             .to = file == CRI_FILE_MODEL ? cri_model_dtype(f, p) : CR_F32,
+                             .dev = is_copied ? f->host : cri_home(f),
+                             .data = cr_mem_add(kept, (size_t)m->from_at),
+                             .num = (size_t)m->num,
+                             .at = m->to_at,
+                             .stacked = is_stacked ? p : NULL,
+                             .first = is_stacked ? m->begin : 0});
     }
+    cr_free(moves);
+    cr_weight_map_free(&mine);
 }
 
-static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params, cr_err *err)
+static cr_status list_states(cr_fsdp *f, struct cri_save *s, const json_t *params, cr_err *err)
 {
-    for (size_t kind = 0; kind < CRI_NUM_STATES; kind++)
-        for (size_t i = 0; i < f->units.num; i++) {
-            const cr_flat *flat = &f->units.unit[i].trained;
-            for (size_t k = 0; k < flat->num_params; k++) {
-                int64_t num, in_shard, in_file;
-                bool is_here;
-                CR_TRY(cri_state_range(f, params, flat, k, "the index", &is_here, &num, &in_shard,
-                                       &in_file, err));
-                if (!is_here || !cri_is_writer(f, flat)) continue;
-                add_piece(s,
-                          (piece){.file = (int)kind,
-                                  .from = f->args.master_dtype,
-                                  .to = CR_F32,
-                                  .dev = s->copy ? f->host : cri_home(f),
-                                  .data = cr_at(f->args.master_dtype, saved(f, s, kind), in_shard),
-                                  .num = (size_t)num,
-                                  .at = in_file});
-            }
-        }
-    return CR_OK;
+    cr_weight_map files = {0};
+
+    cr_note(cri_map_states(f->model, params, "the index", &files, err));
+    for (size_t kind = 0; kind < CRI_NUM_STATES && err->status == CR_OK; kind++)
+        list_moves(f, s, (int)kind, /*is_trained=*/true, saved(f, s, kind), &files);
+    cr_weight_map_free(&files);
+    return err->status;
 }
 
 static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
@@ -274,8 +264,10 @@ static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, 
 
     if (s->adapters) json_object_set_new(index, "base", json_string(f->base));
     cri_model_plan_make(f, &p);
-    list_model(f, s, &p);
-    if (has_state) cr_note(list_state(f, s, json_object_get(index, "params"), err));
+    for (int is_trained = 0; is_trained < 2; is_trained++)
+        list_moves(f, s, CRI_FILE_MODEL, is_trained, cri_kept(f, is_trained, saved(f, s, 0)),
+                   &p.map);
+    if (has_state) cr_note(list_states(f, s, json_object_get(index, "params"), err));
     if (s->is_lead && err->status == CR_OK) cr_note(list_whole(s, &p, index, has_state, err));
     if (s->kind == CR_SAVE_EACH && err->status == CR_OK)
         cr_note(check_room(s, bytes_of_pieces(s), err));

@@ -1,5 +1,5 @@
 /* parts.c -- streams of records between ranks: see saved.h. */
-#include "strategies/saved.h"
+#include "strategies/saved/saved.h"
 
 #include <string.h>
 

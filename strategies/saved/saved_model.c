@@ -3,7 +3,7 @@
 #include "base/rng.h"
 #include "models/files/peft.h"
 #include "models/files/safetensors.h"
-#include "strategies/saved.h"
+#include "strategies/saved/saved.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -43,40 +43,50 @@ static void add_name(const cr_param *p, cr_buf *json)
     cr_free(name);
 }
 
+/* Its tensor begins at byte `at` of the data; returns the tensor's bytes. */
+static int64_t add_tensor(const cr_fsdp *f, const cr_param *q, int64_t at, cr_buf *json)
+{
+    const int64_t *shape = q->stacked ? q->stacked->shape : q->shape;
+    int64_t num_bytes = (int64_t)cr_dtype_bytes(cri_model_dtype(f, q));
+
+    cr_buf_adds(json, ",");
+    add_name(q, json);
+    cr_buf_addf(json, ":{\"dtype\":\"%s\",\"shape\":[",
+                cr_tensor_dtype_name(cri_model_dtype(f, q)));
+    for (int d = 0; d < (q->stacked ? 3 : q->num_dims); d++) {
+        cr_buf_addf(json, "%s%lld", d ? "," : "", (long long)shape[d]);
+        num_bytes *= shape[d];
+    }
+    cr_buf_addf(json, "],\"data_offsets\":[%lld,%lld]}", (long long)at,
+                (long long)(at + num_bytes));
+    return num_bytes;
+}
+
 void cri_model_plan_make(const cr_fsdp *f, cri_model_plan *p)
 {
+    cr_param **params = CR_NEW_ARRAY(cr_param *, f->model->num_params);
+    size_t num = 0;
     cr_buf json = {0};
     uint64_t n;
-    int64_t at = 0;
+    int64_t at = 0, first = 0; /* of the tensor */
 
-    *p = (cri_model_plan){.params = CR_NEW_ARRAY(cr_param *, f->model->num_params)};
+    *p = (cri_model_plan){0};
     for (size_t i = 0; i < f->model->num_params; i++)
         if (!f->model->adapters || f->model->params[i]->is_adapter)
-            p->params[p->num++] = f->model->params[i];
-    p->first_byte = CR_NEW_ARRAY(int64_t, p->num);
-    qsort(p->params, p->num, sizeof *p->params, by_tensor);
+            params[num++] = f->model->params[i];
+    qsort(params, num, sizeof *params, by_tensor);
     cr_buf_adds(&json, "{\"__metadata__\":{\"format\":\"pt\"}");
-    for (size_t i = 0; i < p->num; i++) {
-        const cr_param *q = p->params[i];
-        const int64_t *shape = q->stacked ? q->stacked->shape : q->shape;
-        const char *tensor = tensor_of(q);
-        int64_t num = 1;
-        if (i > 0 && strcmp(tensor, tensor_of(p->params[i - 1])) == 0) {
-            p->first_byte[i] = p->first_byte[i - 1]; /* the tensor is there */
-            continue;
+    for (size_t i = 0; i < num; i++) {
+        const cr_param *q = params[i];
+        int64_t elem_bytes = (int64_t)cr_dtype_bytes(cri_model_dtype(f, q));
+        if (i == 0 || strcmp(tensor_of(q), tensor_of(params[i - 1])) != 0) {
+            first = at;
+            at += add_tensor(f, q, at, &json);
         }
-        cr_buf_adds(&json, ",");
-        add_name(q, &json);
-        cr_buf_addf(&json, ":{\"dtype\":\"%s\",\"shape\":[",
-                    cr_tensor_dtype_name(cri_model_dtype(f, q)));
-        for (int d = 0; d < (q->stacked ? 3 : q->num_dims); d++) {
-            cr_buf_addf(&json, "%s%lld", d ? "," : "", (long long)shape[d]);
-            num *= shape[d];
-        }
-        p->first_byte[i] = at;
-        at += num * (int64_t)cr_dtype_bytes(cri_model_dtype(f, q));
-        cr_buf_addf(&json, "],\"data_offsets\":[%lld,%lld]}", (long long)p->first_byte[i],
-                    (long long)at);
+        cr_weight_map_add(&p->map, &(cr_weight_range){.param = (int32_t)q->index,
+                                                      .end = q->num_elems,
+                                                      .at = first,
+                                                      .elem_bytes = q->stacked ? 0 : elem_bytes});
     }
     cr_buf_adds(&json, "}");
     while (json.num_bytes % 8)
@@ -84,44 +94,33 @@ void cri_model_plan_make(const cr_fsdp *f, cri_model_plan *p)
     n = json.num_bytes;
     cr_buf_add(&p->header, &n, 8);
     cr_buf_add(&p->header, json.data, json.num_bytes);
-    for (size_t i = 0; i < p->num; i++)
-        p->first_byte[i] += (int64_t)p->header.num_bytes;
+    for (size_t i = 0; i < p->map.num; i++)
+        p->map.range[i].at += (int64_t)p->header.num_bytes;
     p->num_bytes = at + (int64_t)p->header.num_bytes;
     cr_buf_free(&json);
+    cr_free(params);
 }
 
 void cri_model_plan_free(cri_model_plan *p)
 {
-    cr_free(p->params);
-    cr_free(p->first_byte);
+    cr_weight_map_free(&p->map);
     cr_buf_free(&p->header);
 }
 
-int64_t cri_model_plan_find(const cri_model_plan *p, const cr_param *param)
-{
-    cr_param *key = (cr_param *)(uintptr_t)param;
-    cr_param **at = bsearch(&key, p->params, p->num, sizeof *p->params, by_tensor);
-
-    return p->first_byte[at - p->params];
-}
-
-/* Of frozen elements of parameter k that are here; parts of ranks add up. */
-static cr_status add_frozen(cr_fsdp *f, const cr_flat *flat, size_t k, uint64_t *sum, cr_err *err)
+/* Of frozen elements that are here; parts of ranks add up. */
+static cr_status add_frozen(cr_fsdp *f, const cr_weight_range *r, uint64_t *sum, cr_err *err)
 {
     enum { BLOCK = 1 << 16 };
     static _Thread_local float block[BLOCK];
-    const char *name = flat->params[k]->name;
-    size_t bytes = cr_dtype_bytes(cri_dtype(f, flat));
-    int64_t begin, end, at, n, first = (int64_t)(cr_hash64(name, strlen(name)) >> 2) & ~INT64_C(1);
+    const char *name = f->model->params[r->param]->name;
+    int64_t n, first = (int64_t)(cr_hash64(name, strlen(name)) >> 2) & ~INT64_C(1);
 
-    if (!cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at)) return CR_OK;
-    for (int64_t i = begin; i < end; i += n) {
-        n = end - i < BLOCK ? end - i : BLOCK;
-        CR_TRY(
-            cr_download(cri_home(f), block,
-                        cr_at(cri_dtype(f, flat), cri_shard(f, flat, false, NULL), at + i - begin),
-                        (size_t)n * bytes, err));
-        *sum += cr_sum_bytes(first + i * (int64_t)bytes, block, (size_t)n * bytes);
+    for (int64_t i = r->begin; i < r->end; i += n) {
+        size_t at = (size_t)(r->at + (i - r->begin) * r->elem_bytes), num_bytes;
+        n = r->end - i < BLOCK ? r->end - i : BLOCK;
+        num_bytes = (size_t)(n * r->elem_bytes);
+        CR_TRY(cr_download(cri_home(f), block, cr_mem_add(f->frozen, at), num_bytes, err));
+        *sum += cr_sum_bytes(first + i * r->elem_bytes, block, num_bytes);
     }
     return CR_OK;
 }
@@ -130,14 +129,14 @@ cr_status cri_base_text(cr_fsdp *f, cr_err *err)
 {
     int num = f->mesh->shape.num_ranks;
     uint64_t mine = 0, sum = 0, *all;
+    cr_weight_map frozen = {0};
 
     if (*f->base) return CR_OK;
     all = CR_NEW_ARRAY(uint64_t, num);
-    for (size_t i = 0; i < f->units.num; i++) {
-        const cr_flat *flat = &f->units.unit[i].frozen;
-        for (size_t k = 0; k < flat->num_params && cri_is_writer(f, flat); k++)
-            if (err->status == CR_OK) cr_note(add_frozen(f, flat, k, &mine, err));
-    }
+    cri_map_kept(f, /*is_trained=*/false, /*is_written=*/true, &frozen);
+    for (size_t i = 0; i < frozen.num && err->status == CR_OK; i++)
+        cr_note(add_frozen(f, &frozen.range[i], &mine, err));
+    cr_weight_map_free(&frozen);
     cr_note(cr_agree(f->mesh->group[CR_AXIS_ALL], "sum of the base", err));
     if (err->status == CR_OK)
         cr_note(cri_tell_all(f, "sum of the base", &mine, sizeof mine, all, err));

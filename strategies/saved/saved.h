@@ -13,7 +13,7 @@
 
 #include "base/json.h"
 #include "strategies/fsdp_impl.h"
-#include "strategies/records.h"
+#include "strategies/saved/records.h"
 
 enum cri_file { CRI_FILE_MASTER, CRI_FILE_M, CRI_FILE_V, CRI_FILE_MODEL, CRI_NUM_STATES = 3 };
 _Static_assert(CRI_FILE_MODEL + 1 == CR_SAVED_FILES, "records.h and cr_saved count them");
@@ -29,25 +29,21 @@ static inline cr_mem *cri_state_of(const cr_fsdp *f, size_t file)
 char *cri_index_path(const char *folder, const char *role);
 /* ROLE.json, less its shards. Owned by the caller. */
 json_t *cri_state_index(const cr_fsdp *f);
-/* This rank's elements of parameter k, in its shard and in the file of a state (bytes). False: none. CR_EFORMAT
- * if the index (named path) does not know the parameter. */
-CR_MUST cr_status cri_state_range(const cr_fsdp *f, const json_t *params, const cr_flat *flat,
-                                  size_t k, const char *path, bool *is_here, int64_t *num,
-                                  int64_t *in_shard, int64_t *in_file, cr_err *err);
+/* Where the elements of each trained parameter are in the file of a state. params: of ROLE.json, named path. CR_EFORMAT if it does not
+ * know a parameter. */
+CR_MUST cr_status cri_map_states(const cr_model *model, const json_t *params, const char *path,
+                                 cr_weight_map *out, cr_err *err);
 
 /* ---- saved_model.c ---- */
 
-/* Where each parameter, or the tensor it is in, begins in model.safetensors; the header is the same on every rank. */
+/* Where each parameter is in model.safetensors, or its tensor begins (cr_stacked); the header is the same on every rank. */
 typedef struct cri_model_plan {
-    cr_param **params;
-    int64_t *first_byte; /* relative to the file */
-    size_t num;
+    cr_weight_map map;
     cr_buf header; /* length and JSON */
     int64_t num_bytes;
 } cri_model_plan;
 void cri_model_plan_make(const cr_fsdp *f, cri_model_plan *p);
 void cri_model_plan_free(cri_model_plan *p);
-int64_t cri_model_plan_find(const cri_model_plan *p, const cr_param *param);
 /* dtype of a parameter in MODEL. */
 cr_dtype cri_model_dtype(const cr_fsdp *f, const cr_param *param);
 /* Of a model with adapters, f->base: dtype and sum of the base, which a checkpoint does not have, however it is cut.

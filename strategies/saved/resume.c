@@ -5,7 +5,7 @@
  * (parts.c), and each takes what is its own; parts that are enough where they are are read there. All elements have to come.
  */
 #include "base/digest.h"
-#include "strategies/saved.h"
+#include "strategies/saved/saved.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -64,28 +64,29 @@ json_t *cri_state_index(const cr_fsdp *f)
     return root;
 }
 
-cr_status cri_state_range(const cr_fsdp *f, const json_t *params, const cr_flat *flat, size_t k,
-                          const char *path, bool *is_here, int64_t *num, int64_t *in_shard,
-                          int64_t *in_file, cr_err *err)
+cr_status cri_map_states(const cr_model *model, const json_t *params, const char *path,
+                         cr_weight_map *out, cr_err *err)
 {
-    const json_t *entry = json_object_get(params, flat->params[k]->name);
-    int64_t begin, end, at, first = json_integer_value(json_object_get(entry, "first"));
-
-    if (!entry && json_object_size(params))
-        return cr_fail(
-            err, CR_EFORMAT,
-            "%s has no parameter %s: it was frozen when this was written, or this is another "
-            "model's (freeze what that run froze, or begin anew with its MODEL as pretrain)",
-            path, flat->params[k]->name);
-    if (!entry || json_integer_value(json_object_get(entry, "num")) != flat->params[k]->num_elems)
-        return cr_fail(err, CR_EFORMAT,
-                       "%s has no parameter %s of %lld elements: it belongs to another model", path,
-                       flat->params[k]->name, (long long)flat->params[k]->num_elems);
-    *is_here = cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at);
-    if (!*is_here) return CR_OK;
-    *num = end - begin;
-    *in_shard = flat->first.elems + at;
-    *in_file = (first + begin) * 4;
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *p = model->params[i];
+        const json_t *entry = json_object_get(params, p->name);
+        if (!p->is_trainable) continue;
+        if (!entry && json_object_size(params))
+            return cr_fail(
+                err, CR_EFORMAT,
+                "%s has no parameter %s: it was frozen when this was written, or this is another "
+                "model's (freeze what that run froze, or begin anew with its MODEL as pretrain)",
+                path, p->name);
+        if (!entry || json_integer_value(json_object_get(entry, "num")) != p->num_elems)
+            return cr_fail(err, CR_EFORMAT,
+                           "%s has no parameter %s of %lld elements: it belongs to another model",
+                           path, p->name, (long long)p->num_elems);
+        cr_weight_map_add(
+            out, &(cr_weight_range){.param = (int32_t)i,
+                                    .end = p->num_elems,
+                                    .at = 4 * json_integer_value(json_object_get(entry, "first")),
+                                    .elem_bytes = 4});
+    }
     return CR_OK;
 }
 
@@ -144,10 +145,6 @@ static cr_status check_index(const json_t *index, const char *path, cr_err *err)
 
 /* ---- this rank's elements ---- */
 
-typedef struct range { /* of every state's file, and of its shards here */
-    int64_t at, num_bytes, in_shard;
-} range;
-
 typedef struct reader {
     cr_fsdp *f;
     const char *folder, *role;
@@ -155,52 +152,49 @@ typedef struct reader {
     bool is_here, are_all_here;
     int lead;               /* the first rank that has the checkpoint */
     json_t *index, *shards; /* shards: borrowed from it; NULL: files are whole */
-    range *ranges;          /* by at */
-    size_t num_ranges;
+    cr_weight_move *moves;  /* from its shards to the files, by place there */
+    size_t num_moves;
     int64_t wanted, taken; /* bytes of all states */
     char *spool;           /* MODEL for frozen parameters, where it is not here; or NULL */
     int spool_fd;          /* >= 0: this rank writes it */
 } reader;
 
-static int by_at(const void *a, const void *b)
+static int by_place(const void *a, const void *b)
 {
-    int64_t x = ((const range *)a)->at, y = ((const range *)b)->at;
+    int64_t x = ((const cr_weight_move *)a)->to_at, y = ((const cr_weight_move *)b)->to_at;
 
     return (x > y) - (x < y);
 }
 
-static cr_status list_ranges(reader *r, cr_err *err)
+static cr_status list_moves(reader *r, cr_err *err)
 {
-    const json_t *params = json_object_get(r->index, "params");
-    size_t capacity = 0;
+    cr_weight_map mine = {0}, files = {0};
 
-    for (size_t i = 0; i < r->f->units.num; i++) {
-        const cr_flat *flat = &r->f->units.unit[i].trained;
-        for (size_t k = 0; k < flat->num_params; k++) {
-            int64_t num, in_shard, in_file;
-            bool is_here;
-            CR_TRY(cri_state_range(r->f, params, flat, k, r->index_path, &is_here, &num, &in_shard,
-                                   &in_file, err));
-            if (!is_here) continue;
-            r->ranges = cr_grow(r->ranges, r->num_ranges, &capacity, sizeof *r->ranges);
-            r->ranges[r->num_ranges++] = (range){in_file, 4 * num, in_shard};
-            r->wanted += CRI_NUM_STATES * 4 * num;
-        }
+    if (cri_map_states(r->f->model, json_object_get(r->index, "params"), r->index_path, &files,
+                       err) == CR_OK) {
+        cri_map_kept(r->f, /*is_trained=*/true, /*is_written=*/false, &mine);
+        r->moves = cr_redistribute(&mine, &files, &r->num_moves);
     }
-    if (r->num_ranges) qsort(r->ranges, r->num_ranges, sizeof *r->ranges, by_at);
-    return CR_OK;
+    for (size_t i = 0; i < r->num_moves; i++)
+        r->wanted += CRI_NUM_STATES * 4 * r->moves[i].num;
+    if (r->num_moves) qsort(r->moves, r->num_moves, sizeof *r->moves, by_place);
+    cr_weight_map_free(&mine);
+    cr_weight_map_free(&files);
+    return err->status;
 }
 
-/* num elements of a state, float32, at element in_shard of this rank's. */
-static cr_status upload(cr_fsdp *f, int file, int64_t in_shard, const float *from, size_t num,
-                        cr_err *err)
+/* num elements of a state, float32, from the element at byte in_file on, which is in the move. */
+static cr_status upload(cr_fsdp *f, int file, const cr_weight_move *own, int64_t in_file,
+                        const float *from, size_t num, cr_err *err)
 {
     static _Thread_local float stored[CRI_PUT_BYTES / 4];
     cr_dtype dtype = f->args.master_dtype;
+    size_t bytes = cr_dtype_bytes(dtype),
+           at = (size_t)own->from_at + (size_t)(in_file - own->to_at) / 4 * bytes;
 
     if (dtype != CR_F32) cr_cast_host(dtype, stored, CR_F32, from, num);
-    return cr_upload(cri_home(f), cr_at(dtype, cri_state_of(f, (size_t)file), in_shard),
-                     dtype == CR_F32 ? from : stored, num * cr_dtype_bytes(dtype), err);
+    return cr_upload(cri_home(f), cr_mem_add(cri_state_of(f, (size_t)file), at),
+                     dtype == CR_F32 ? from : stored, num * bytes, err);
 }
 
 /* A cri_put: what is this rank's of it. */
@@ -209,7 +203,7 @@ static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t 
 {
     reader *r = ctx;
     int64_t end = at + (int64_t)num_bytes;
-    size_t low = 0, high = r->num_ranges;
+    size_t low = 0, high = r->num_moves;
 
     if (file == CRI_FILE_MODEL)
         return r->spool_fd < 0 ? CR_OK
@@ -217,18 +211,18 @@ static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t 
                                                     num_bytes, at, r->spool, err);
     if (at % 4 || num_bytes % 4)
         return cr_fail(err, CR_EFORMAT, "%s: a part of a float (damaged?)", r->folder);
-    while (low < high) { /* the first range that ends after `at` */
+    while (low < high) { /* the first move that ends after `at` */
         size_t mid = low + (high - low) / 2;
-        if (r->ranges[mid].at + r->ranges[mid].num_bytes <= at)
+        if (r->moves[mid].to_at + 4 * r->moves[mid].num <= at)
             low = mid + 1;
         else
             high = mid;
     }
-    for (; low < r->num_ranges && r->ranges[low].at < end; low++) {
-        const range *own = &r->ranges[low];
-        int64_t from = own->at > at ? own->at : at, stop = own->at + own->num_bytes;
+    for (; low < r->num_moves && r->moves[low].to_at < end; low++) {
+        const cr_weight_move *own = &r->moves[low];
+        int64_t from = own->to_at > at ? own->to_at : at, stop = own->to_at + 4 * own->num;
         if (stop > end) stop = end;
-        CR_TRY(upload(r->f, file, own->in_shard + (from - own->at) / 4,
+        CR_TRY(upload(r->f, file, own, from,
                       (const float *)(const void *)((const char *)data + (from - at)),
                       (size_t)(stop - from) / 4, err));
         r->taken += stop - from;
@@ -246,15 +240,14 @@ static cr_status read_own(reader *r, int file, cr_err *err)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0) cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
-    for (size_t i = 0; i < r->num_ranges; i++) {
-        const range *own = &r->ranges[i];
-        for (int64_t done = 0; done < own->num_bytes && err->status == CR_OK;) {
-            int64_t n = own->num_bytes - done;
-            if (n > CRI_PUT_BYTES) n = CRI_PUT_BYTES;
-            if (cri_transfer_bytes(fd, false, block, (size_t)n, own->at + done, path, err) == CR_OK)
-                cr_note(upload(r->f, file, own->in_shard + done / 4, block, (size_t)n / 4, err));
+    for (size_t i = 0; i < r->num_moves; i++) {
+        const cr_weight_move *own = &r->moves[i];
+        int64_t end = own->to_at + 4 * own->num, n;
+        for (int64_t at = own->to_at; at < end && err->status == CR_OK; at += n) {
+            n = end - at < CRI_PUT_BYTES ? end - at : CRI_PUT_BYTES;
+            if (cri_transfer_bytes(fd, false, block, (size_t)n, at, path, err) == CR_OK)
+                cr_note(upload(r->f, file, own, at, block, (size_t)n / 4, err));
             r->taken += n;
-            done += n;
         }
     }
     if (fd >= 0) close(fd);
@@ -526,7 +519,7 @@ static cr_status read_all(reader *r, cr_err *err)
     }
     CR_TRY(check_adapters(r, err));
     CR_TRY(check_base(r, err));
-    cr_note(list_ranges(r, err));
+    cr_note(list_moves(r, err));
     CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));
     has_frozen = f->units.num_frozen && !f->model->adapters;
     if (has_frozen && (r->shards || !r->are_all_here)) CR_TRY(open_spool(r, err));
@@ -551,7 +544,7 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, bool 
     }
     json_decref(r.index);
     cr_free(r.index_path);
-    cr_free(r.ranges);
+    cr_free(r.moves);
     cr_free(r.spool);
     CR_TRY(err->status);
     return cr_fsdp_check_replicas(f, false, err);

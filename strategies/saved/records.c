@@ -1,5 +1,5 @@
 /* records.c -- see records.h. */
-#include "strategies/records.h"
+#include "strategies/saved/records.h"
 #include "base/digest.h"
 
 #include <errno.h>
