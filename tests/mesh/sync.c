@@ -21,7 +21,7 @@ typedef struct setting {
     cr_dtype dtype;
     bool is_offloaded;
     cr_wrap_policy wrap;
-    int num_ep; /* > 1: a model with experts */
+    int num_ep; /* 0: a model without experts */
 } setting;
 
 /* The base as it was made, and the adapters after `update` updates, each of which adds 1 to A and B. */
@@ -132,17 +132,18 @@ static void trainer(cr_model *model, cr_device *dev, cr_group *group, const cr_m
     cr_mesh_destroy(mesh);
 }
 
+/* Sizes of whole lines of 32 elements: parameters lie one after another, and travel together where they may. */
 static cr_model *sparse_model(void)
 {
     static const char text[] =
         "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"vocab_size\":"
-        "61,"
-        "\"hidden_size\":24,\"intermediate_size\":40,\"moe_intermediate_size\":12,"
+        "64,"
+        "\"hidden_size\":32,\"intermediate_size\":64,\"moe_intermediate_size\":32,"
         "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":"
-        "8,"
+        "32,"
         "\"num_experts\":6,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,"
         "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"torch_dtype\":\"float32\"}";
-    const cr_model_options options = {.adapters = {"q_proj,o_proj", 3, 6, false}};
+    const cr_model_options options = {.adapters = {"q_proj,o_proj", 4, 8, false}};
     cr_model *model;
 
     OK(build_model_with(text, &options, &model, &err));
@@ -161,7 +162,7 @@ static void check(const setting *s)
     OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_group_create(world, dev, "weight sync", all, RANKS, &group, &err));
     OK(cr_mesh_shape_init(&shape, s->num_senders, s->num_senders / s->num_ddp, 1,
-                          s->num_ep ? s->num_ep : 1, s->num_ep ? s->num_senders / s->num_ep : 0,
+                          s->num_ep ? s->num_ep : 1, s->num_ep > 1 ? s->num_senders / s->num_ep : 0,
                           &err));
     if (me < s->num_senders)
         trainer(model, dev, group, &shape, s);
@@ -181,6 +182,8 @@ int main(void)
         {"replicas", 2, 2, CR_F32, false, {0}},
         {"three shards for one engine", 3, 1, CR_BF16, false, parts},
         {"offloaded", 2, 1, CR_BF16, true, {0}},
+        {"experts of one trainer", 1, 1, CR_BF16, false, {0}, 1},
+        {"shards of experts", 2, 1, CR_F32, false, experts, 1},
         {"experts on two ranks", 2, 1, CR_BF16, false, experts, 2},
         {"experts of replicas", 2, 2, CR_F32, false, experts, 2},
     };
