@@ -186,6 +186,7 @@ static void test_c17_c18_calls(void)
         {"thrice, parts", 2, 2, 1, .calls = LAYER_THRICE, .wrap = parts},
         {"thrice, once", 2, 2, 1, .calls = LAYER_THRICE, .is_reduced_once = true},
         {"branches", 2, 2, 1, .calls = BRANCHES, .wrap = model_only},
+        {"branches in turn", 3, 3, 1, .calls = BRANCHES, .wrap = model_only},
         {"branches, once", 2, 2, 1, .calls = BRANCHES, .wrap = model_only, .is_reduced_once = true},
     };
 

@@ -81,6 +81,7 @@ static void linear_and_its_gradient(void **state)
                 }
             for (int64_t i = 0; i < n * k; i++)
                 dw[i] = 1;
+            g.is_dw_set = s % 2;
             OK(cr_linear_grad(dev, &g, &err));
             for (int64_t i = 0; i < m; i++)
                 for (int64_t q = 0; q < k; q++) {
@@ -96,7 +97,7 @@ static void linear_and_its_gradient(void **state)
                     bias += dy.x[i * n + j];
                 check_near(db[j], bias, 1e-5 * (double)m);
                 for (int64_t q = 0; q < k; q++) {
-                    double sum = 1, size = 0;
+                    double sum = g.is_dw_set ? 0 : 1, size = 0;
                     for (int64_t i = 0; i < m; i++)
                         sum += dy.x[i * n + j] * x.x[i * k + q],
                             size += fabs(dy.x[i * n + j] * x.x[i * k + q]);
