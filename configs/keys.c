@@ -450,7 +450,8 @@ const cri_key cri_keys[] = {
     NONE("fsdp2", "cast_forward_inputs",
          "what enters a unit is in its dtype already: ids and positions are whole numbers, and "
          "pixels enter a tower as they are"),
-    READ("fsdp2", "reshard_after_forward", CRI_ANY, NULL, "trainer"), /* true, false, a number */
+    READ("fsdp2", "reshard_after_forward", CRI_ANY, NULL,
+         "trainer"), /* true, false, a number, auto */
     B("fsdp2", "offload_policy", "false", "trainer"),
     B("fsdp2", "reduce_scatter_during_grad_accumulation", "true", "trainer"),
     K("fsdp2", "wrap_policy", "wrap_policy"),

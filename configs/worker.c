@@ -137,15 +137,19 @@ static void bind_other_engine(cr_config *c, cr_node *strategy, cr_worker_config 
     bind_engine(config, w, d);
 }
 
-/* true, false, null, or to how many ranks. */
+/* true, false, null, to how many ranks, or, of a trained role, auto. */
 static void bind_reshard(const cr_node *n, cr_worker_config *w, cr_diagnostics *d)
 {
     w->reshard_after_forward = n->kind == CR_NODE_BOOL ? n->flag : -1;
+    w->is_reshard_auto =
+        w->task == CR_TASK_TRAIN && n->kind == CR_NODE_TEXT && strcmp(n->text, "auto") == 0;
+    if (w->is_reshard_auto) return;
     if (n->kind == CR_NODE_INT && n->integer >= 1 && n->integer <= INT32_MAX)
         w->reshard_ranks = (int)n->integer;
     else if (n->kind != CR_NODE_BOOL && n->kind != CR_NODE_NULL)
         cr_diagnose(d, CR_ERROR, n->place,
-                    "U8: reshard_after_forward is true, false, null or a number of ranks from 1");
+                    "U8: reshard_after_forward is true, false, null or a number of ranks from 1%s",
+                    w->task == CR_TASK_TRAIN ? ", or auto" : "");
 }
 
 /* The rest of PyTorch's mixed precision policy, as far as it has a meaning here. */

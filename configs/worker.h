@@ -131,6 +131,7 @@ typedef struct cr_worker_config {
     int64_t mlp_tiles;                  /* tiled_num_shards if apply_tiled_mlp, else 0 */
     int reshard_after_forward;          /* -1: default (null), 0, 1 */
     int reshard_ranks;                  /* a whole number was given; 0: none */
+    bool is_reshard_auto;               /* plan/run/reshard.h makes null or false of it */
     bool is_offloaded, is_reduced_once; /* reduce_scatter_during_grad_accumulation: false */
     bool apply_expert_patch;            /* experts without tokens are called, too */
     bool save_only_model, async_save_ckpt;

@@ -333,12 +333,31 @@ static void text_refusal(const cr_plan *p, cr_buf *out)
                                   "of full length");
 }
 
+/* What became of reshard_after_forward: auto. */
+static void text_reshard(const cr_plan *p, cr_buf *out)
+{
+    char a[32];
+
+    if (!p->config.train.is_reshard_auto) return;
+    if (!p->memory)
+        cr_buf_adds(out, "reshard_after_forward auto: null here; with --memory, false if weights "
+                         "fit that stay gathered\n");
+    else
+        cr_buf_addf(out,
+                    "reshard_after_forward auto: %s, with weights that stay gathered %s there, %s "
+                    "nine tenths of the memory\n",
+                    p->config.train.reshard_after_forward == 0 ? "false" : "null",
+                    cr_size_text(p->kept_bytes, a),
+                    p->config.train.reshard_after_forward == 0 ? "within" : "above");
+}
+
 static void text_memory(const cr_plan *p, cr_buf *out)
 {
     const cr_plan_role *alone;
     char a[32], b[32];
 
     text_fullest(p, out);
+    text_reshard(p, out);
     if (!p->memory) return;
     if (p->device_peak <= p->memory)
         cr_buf_addf(out, "it fits in %s\n", cr_size_text(p->memory, b));
@@ -586,6 +605,13 @@ void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
         cr_buf_adds(out, p->device_peak <= p->memory ? "true" : "false");
         number(out, "largest_per_device_train_batch_size", p->largest);
         number(out, "largest_max_tokens_per_microbatch_in_train", p->largest_tokens);
+    }
+    if (p->config.train.is_reshard_auto) {
+        key(out, "reshard_after_forward");
+        cr_buf_addf(out, "{\"auto\":%s",
+                    p->config.train.reshard_after_forward == 0 ? "false" : "null");
+        number(out, "kept_bytes", p->kept_bytes);
+        cr_buf_addc(out, '}');
     }
     if (p->cores_json) {
         key(out, "cores");

@@ -41,6 +41,8 @@ typedef struct cr_plan {
         *role; /* [num_roles] owned; the trained one first, then those of roles, then judges */
     const cr_worker_config **worker; /* [num_roles] the array is owned */
     size_t num_roles;
+    int64_t
+        kept_bytes; /* reshard_after_forward: auto: of the fullest device with gathered weights; 0: not known */
     int64_t device_peak;    /* of the fullest device, whose roles take turns; judges do not */
     int64_t largest;        /* micro-batch that fits memory; 0: none does */
     int64_t largest_tokens; /* likewise, cut by tokens */

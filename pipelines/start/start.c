@@ -8,6 +8,7 @@
 #include "pipelines/checkpoint.h"
 #include "pipelines/pipelines.h"
 #include "plan/run/deep.h"
+#include "plan/run/reshard.h"
 #include "reports/report.h"
 #include "samples/roles.h"
 
@@ -237,7 +238,7 @@ static cr_status write_hosts(const cr_config *config, const cr_preflight *prefli
     return err->status;
 }
 
-cr_status cr_start_run(const cr_config *config, const cr_start_args *args, cr_err *err)
+cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err)
 {
     char *resume_path = NULL, *config_path = NULL, *flight = NULL, *changes = NULL;
     cr_run run = {.log_fd = -1};
@@ -259,6 +260,7 @@ cr_status cr_start_run(const cr_config *config, const cr_start_args *args, cr_er
     CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, cr_run_has_gpus(config),
                                        config->num_gpus_per_node, err));
     CR_TRY_GOTO(out, cr_here_check(config, &hosts, &memory, err));
+    cr_reshard_fix(config, hosts.by == CR_HOSTS_HERE, &memory);
     CR_TRY_GOTO(out, check_needs(config, &hosts, &memory, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
     CR_TRY_GOTO(out, err->status);

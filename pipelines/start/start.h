@@ -16,7 +16,7 @@ typedef struct cr_start_args {
 } cr_start_args;
 
 /* `croll run`. */
-CR_MUST cr_status cr_start_run(const cr_config *config, const cr_start_args *args, cr_err *err);
+CR_MUST cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err);
 /* `croll config --deep`: all that a run looks at before it writes anything, but the other hosts. d: what is wrong at a key. */
 CR_MUST cr_status cr_start_look(const cr_config *config, cr_diagnostics *d, cr_err *err);
 

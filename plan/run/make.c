@@ -5,6 +5,7 @@
 #include "configs/yaml/yaml.h"
 #include "plan/devices.h"
 #include "plan/plan_print.h"
+#include "plan/run/reshard.h"
 #include "plan/run/roles.h"
 #include "samples/roles.h"
 
@@ -272,11 +273,20 @@ static cr_status read_memory(const char *text, int64_t *out, cr_err *err)
 
 static cr_status count(cr_plan *p, cr_err *err)
 {
+    int reshard;
+
     CR_TRY(cr_plan_roles(p, err));
+    CR_TRY(cr_reshard_choose(p, p->memory, err));
     p->device_peak = cr_plan_fullest(p, &p->role[0], NULL).bytes;
     cr_plan_hosts_place(p);
     if (p->hosts.num) CR_TRY(choose(p, err));
-    return p->memory ? search(p, err) : CR_OK;
+    reshard = p->config.train.reshard_after_forward;
+    if (!p->memory) return CR_OK;
+    if (p->config.train.is_reshard_auto) /* a larger micro-batch may not leave room for them */
+        p->config.train.reshard_after_forward = -1;
+    cr_note(search(p, err));
+    p->config.train.reshard_after_forward = reshard;
+    return err->status;
 }
 
 cr_status cr_plan_make(cr_plan *p, const cr_words *words, const cr_plan_options *options,

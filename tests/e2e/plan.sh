@@ -124,6 +124,21 @@ sft "$shards"'
 equal(s["all_gather"]["num"], 3 * (2 * layers + 1 + 1))
 near(s["all_gather"]["bytes"], 3 * 2 * (2 * layers * sum(layer) + all - layers * sum(layer)))' \
     $config.reshard_after_forward=true
+# auto: kept where nine tenths of a device's memory are enough for it, else as null; searched is the largest micro-batch without it
+sft "$shards"'
+equal(s["all_gather"]["num"], layers + 2)
+auto = p["reshard_after_forward"]
+equal(auto, {"auto": False, "kept_bytes": p["device_peak_bytes"]})
+print(auto["kept_bytes"], file=open("'"$dir"'/kept", "w"))' $config.reshard_after_forward=auto --memory 80GB
+kept=$(cat "$dir/kept")
+sft 'equal(p["reshard_after_forward"]["auto"], False)' $config.reshard_after_forward=auto --memory $((kept * 10 / 9 + 10))
+sft 'equal(p["reshard_after_forward"], {"auto": None, "kept_bytes": '$kept'})
+equal(s["all_gather"]["num"], 3 * (2 * layers + 1) + 1)' $config.reshard_after_forward=auto --memory $((kept * 10 / 9 - 10))
+sft 'equal(p["reshard_after_forward"], {"auto": None, "kept_bytes": 0})' $config.reshard_after_forward=auto
+"$CROLL" plan "$dir/sft.yaml" $config.reshard_after_forward=auto --memory 80GB > "$dir/out" 2> "$dir/err" || fail "auto"
+grep -q '^reshard_after_forward auto: false, .* within nine tenths' "$dir/out" || fail "auto is not shown"
+"$CROLL" plan "$dir/rlvr.yaml" reference.strategy_args.strategy_config.reshard_after_forward=auto > "$dir/out" 2> "$dir/err" && fail "auto of a reference"
+grep -q 'U8: reshard_after_forward is true, false, null or a number of ranks from 1$' "$dir/err" || fail "auto of a reference"
 sft "$shards"'
 equal((r["mesh"]["ddp"], r["mesh"]["fsdp"]), (32, 2))
 equal(s["all_reduce"], dict(num=1, bytes=4 * n))

@@ -56,6 +56,14 @@ sft one "sft_train.data_args={file_name: [$tmp/chats.jsonl], messages: chat}" "v
 [ $code = 0 ] || fail "one: exit code $code"
 [ "$(metric sft_train/val_loss one)" = "$(metric sft_train/val_loss chats)" ] || fail "the loss of validation depends on the cut"
 
+# weights that stay: where the plan has room, with a note, in config.yaml, and the same numbers
+sft kept "sft_train.data_args={file_name: [$tmp/chats.jsonl], messages: chat}" "validation.data_args.file_name=[$tmp/chats.jsonl]" max_steps=1 \
+    sft_train.device_mapping=[0] "sft_train.strategy_args.strategy_config={fsdp_size: 1, reshard_after_forward: auto}" sft_train.infer_batch_size=5
+[ $code = 0 ] || fail "kept: exit code $code"
+grep -q 'sft_train: reshard_after_forward auto is false: with gathered weights' $log || fail "nothing is said of auto"
+grep -q 'reshard_after_forward: false' $tmp/kept/config.yaml || fail "config.yaml has not what auto became"
+[ "$(timeless $tmp/kept/metrics.jsonl)" = "$(timeless $tmp/one/metrics.jsonl)" ] || fail "other numbers with weights that stay"
+
 # two turns: both are learnt. Rows in another order each epoch, also after a resume
 sft two "sft_train.data_args={file_name: [$tmp/twice.json], messages: chat}" shuffle=true max_steps=4
 [ $code = 0 ] || fail "two: exit code $code"
