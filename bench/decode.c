@@ -1,6 +1,6 @@
 /* decode.c -- tokens per second of the generation engine: `bench_decode MODEL [streams,..] [new tokens]
- * [fp32|bf16] [temperature] [threads] [repeats] [none|raw|sampled|roll] [stored|random]`, defaults 1 256 fp32 0 1 5 none stored,
- * on the device of CROLL_DEVICE; random: MODEL has a config.json only, or its weights are not read. The filters: top_k 50,
+ * [fp32|bf16] [temperature] [threads] [repeats] [none|raw|sampled|roll] [stored|random] [RANK]`, defaults 1 256 fp32 0 1 5 none stored 0,
+ * on the device of CROLL_DEVICE; RANK: of adapters (LoRA) of all Linears, with their first values, 0: none; random: MODEL has a config.json only, or its weights are not read. The filters: top_k 50,
  * top_p 0.9 and repetition penalty 1.1, with log-probs of the model or of what was sampled; roll: top_k 100 and top_p 0.99, as in ROLL's files. One JSON line a number of streams, as those of the peers: 16 prompt tokens a
  * stream, ends held back, the first run not counted. cpu_s is that of the best run.
  */
@@ -50,7 +50,7 @@ static cr_status run_once(cr_engine *e, const cr_generating *how, int64_t stream
 
 typedef struct setup {
     const char *folder, *filters;
-    int64_t num_new;
+    int64_t num_new, rank;
     cr_dtype dtype;
     float temperature;
     int threads, repeats;
@@ -89,12 +89,13 @@ static cr_status measure(const setup *s, cr_model *model, cr_device *dev, int64_
     }
     qsort(walls, (size_t)s->repeats, sizeof *walls, cr_by_double);
     printf(
-        "{\"case\": \"%s %s b%lld\", \"streams\": %lld, \"temperature\": %g, \"filters\": \"%s\", "
+        "{\"case\": \"%s %s b%lld\", \"rank\": %lld, \"streams\": %lld, \"temperature\": %g, "
+        "\"filters\": \"%s\", "
         "\"new\": %lld, \"threads\": %d, \"tokens_per_s\": %.6g, \"tokens_per_s_median\": %.6g, "
         "\"decode_tokens_per_s\": %.6g, \"tokens_per_cpu_s\": %.6g, \"wall_s\": %.4f, \"cpu_s\": "
         "%.4f}\n",
-        s->folder, cr_dtype_name(s->dtype), (long long)streams, (long long)streams,
-        (double)s->temperature, s->filters, (long long)s->num_new, s->threads,
+        s->folder, cr_dtype_name(s->dtype), (long long)streams, (long long)s->rank,
+        (long long)streams, (double)s->temperature, s->filters, (long long)s->num_new, s->threads,
         (double)(streams * s->num_new) / best.wall,
         (double)(streams * s->num_new) / walls[s->repeats / 2],
         (double)(streams * (s->num_new - 1)) / (best.wall - best.prefill),
@@ -110,10 +111,14 @@ static cr_status measure_all(const setup *s, const char *streams, cr_err *err)
     cr_device *dev;
     cr_model *model;
     cr_full_weights full;
+    cr_model_options options = {0};
     char *end = (char *)(uintptr_t)streams;
 
     CR_TRY(cr_device_open(cr_device_default(), s->threads, &dev, err));
-    CR_TRY(cr_model_open(s->folder, &model, err));
+    if (s->rank)
+        options.adapters = (cr_adapter_options){
+            .target = "all-linear", .rank = s->rank, .alpha = 2 * (double)s->rank};
+    CR_TRY(cr_model_open_with(s->folder, &options, &model, err));
     model->config.num_eos = 0;
     if (s->is_random)
         CR_TRY(cr_full_weights_init(&full, model, dev, s->dtype, NULL, 1, err));
@@ -140,12 +145,13 @@ int main(int argc, char **argv)
                .threads = argc > 6 ? atoi(argv[6]) : 1,
                .repeats = argc > 7 ? atoi(argv[7]) : 5,
                .filters = argc > 8 ? argv[8] : "none",
-               .is_random = argc > 9 && strcmp(argv[9], "random") == 0};
+               .is_random = argc > 9 && strcmp(argv[9], "random") == 0,
+               .rank = argc > 10 ? atoll(argv[10]) : 0};
 
     if (argc < 2 || s.repeats < 1) {
         fprintf(stderr,
                 "usage: bench_decode MODEL [streams,..] [new] [dtype] [temperature] [threads] "
-                "[repeats] [none|raw|sampled|roll] [stored|random]\n");
+                "[repeats] [none|raw|sampled|roll] [stored|random] [RANK]\n");
         return 2;
     }
     if (measure_all(&s, argc > 2 ? argv[2] : "1", &err) == CR_OK) return 0;

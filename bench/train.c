@@ -1,8 +1,9 @@
 /* train.c -- tokens per second and memory of training steps under fsdp2_train: `scripts/mpi RANKS
- * bench_train MODEL [fp32|bf16] [rows] [tokens a row] [steps] [recompute] [stored|random]`, defaults fp32 8 256 5 0 stored, on the
- * device of CROLL_DEVICE; random: MODEL has a config.json only, or its weights are not read. One JSON line
+ * bench_train MODEL [fp32|bf16] [rows] [tokens a row] [steps] [recompute] [stored|random] [all|norm|RANK]`, defaults fp32 8 256 5 0 stored all, on
+ * the device of CROLL_DEVICE; random: MODEL has a config.json only, or its weights are not read. What is trained: all; LoRA of all Linears of this
+ * RANK; or the first norm alone, whose gradient needs the same passes over a frozen base as LoRA's without adapters. One JSON line
  * as peers' train_fsdp2.py: forward, backward, clip and AdamW on random ids, the first step not counted;
- * tokens_per_s is of all ranks and the median step, gflop_per_s what the devices counted in it (99 % are products);
+ * tokens_per_s is of all ranks and the median step, cpu_s the least CPU seconds of a step on rank 0, gflop_per_s what the devices counted in it (99 % are products);
  * memory in MB a rank; gather_wait, reduce_wait and other_wait are shares of the counted steps that ranks spent waiting
  * for others, of the rank that waited most.
  */
@@ -14,9 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct setup {
-    const char *folder;
+    const char *folder, *trained;
     bool is_bf16, should_recompute, is_random;
     int64_t rows, length;
     int steps;
@@ -46,6 +48,26 @@ static void get_waits(const cr_world *world, double *out)
     out[2] = cr_flight_get_count(world, CR_COLL_ALL_REDUCE).waited_s;
 }
 
+static cr_status open_model(const setup *s, cr_model **out, cr_err *err)
+{
+    bool is_norm = strcmp(s->trained, "norm") == 0,
+         has_adapters = !is_norm && strcmp(s->trained, "all") != 0;
+    cr_model_options options = {0};
+    cr_model *model;
+
+    if (has_adapters) {
+        options.adapters.target = "all-linear";
+        options.adapters.rank = atoll(s->trained);
+        options.adapters.alpha = 2 * (double)options.adapters.rank;
+    }
+    CR_TRY(cr_model_open_with(s->folder, &options, out, err));
+    model = *out;
+    for (size_t i = 0; is_norm && i < model->num_params; i++)
+        model->params[i]->is_trainable =
+            strcmp(model->params[i]->name, "model.layers.0.input_layernorm.weight") == 0;
+    return CR_OK;
+}
+
 static cr_status measure(const setup *s, cr_world *world, cr_err *err)
 {
     int num = cr_world_num_ranks(world), *ranks = CR_NEW_ARRAY(int, num);
@@ -69,7 +91,7 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
                       .num_tokens = tokens,
                       .num_seqs = s->rows};
     double loss[2] = {0, (double)(num * s->rows * (s->length - 1))}, before[3], wait[3], sum = 0,
-           work = 0;
+           work = 0, cpu_s = 1e30;
     cr_mesh_shape shape;
     cr_update update = {0};
     cr_device *dev;
@@ -80,7 +102,7 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     for (int r = 0; r < num; r++)
         ranks[r] = r;
     CR_TRY(cr_device_open(cr_device_default(), 1, &dev, err));
-    CR_TRY(cr_model_open(s->folder, &model, err));
+    CR_TRY(open_model(s, &model, err));
     CR_TRY(cr_mesh_shape_init(&shape, num, 0, 1, 1, 0, err));
     CR_TRY(cr_mesh_create(world, dev, "bench", ranks, &shape, &mesh, err));
     CR_TRY(cr_fsdp_create(model, dev, mesh, &args, &f, err));
@@ -97,7 +119,8 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     for (int64_t r = 0; r <= s->rows; r++)
         cu[r] = (int32_t)(r * s->length);
     for (int i = 0; i <= s->steps; i++) {
-        double start = cr_now_s(), flops = cr_device_get_stats(dev).flops;
+        double start = cr_now_s(), flops = cr_device_get_stats(dev).flops,
+               cpu = (double)clock() / CLOCKS_PER_SEC;
         if (i == 1) get_waits(world, before);
         loss[0] = 0;
         CR_TRY(cr_fsdp_backward(f, &batch, mean_loss, loss, err));
@@ -105,6 +128,8 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
         for (int stream = 0; stream < CR_NUM_STREAMS; stream++)
             CR_TRY(cr_device_sync(cr_device_stream(dev, (cr_stream)stream), err));
         times[i] = cr_now_s() - start;
+        cpu = (double)clock() / CLOCKS_PER_SEC - cpu;
+        if (i > 0 && cpu < cpu_s) cpu_s = cpu;
         work = cr_device_get_stats(dev).flops - flops;
     }
     get_waits(world, wait);
@@ -115,20 +140,22 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     CR_TRY(cr_all_reduce_f64(mesh->group[CR_AXIS_ALL], "waits", CR_OP_MAX, wait, 3, err));
     qsort(times + 1, (size_t)s->steps, sizeof *times, cr_by_double);
     if (cr_world_rank(world) == 0)
-        printf(
-            "{\"peer\":\"croll\",\"device\":\"%s\",\"model\":\"%s\",\"world\":%d,\"dtype\":\"%s\","
-            "\"recompute\":%d,"
-            "\"tokens_per_s\":%.6g,\"tokens_per_s_best\":%.6g,\"gflop_per_s\":%.6g,\"step_s\":%.6g,"
-            "\"last_share_of_"
-            "loss\":%.4f,"
-            "\"grad_norm\":%.5f,\"peak_rss_mb\":%.0f,\"pss_mb\":%.0f,\"gather_wait\":%.4f,"
-            "\"reduce_wait\":%.4f,\"other_wait\":%.4f}\n",
-            cr_device_name(dev), s->folder, num, s->is_bf16 ? "bf16" : "fp32", s->should_recompute,
-            (double)(num * tokens) / times[1 + s->steps / 2], (double)(num * tokens) / times[1],
-            num * work * 1e-9 / times[1 + s->steps / 2], times[1 + s->steps / 2], loss[0],
-            update.grad_norm, (double)cr_find_number("/proc/self/status", "VmHWM:") / 1024,
-            (double)cr_find_number("/proc/self/smaps_rollup", "Pss:") / 1024, wait[0], wait[1],
-            wait[2]);
+        printf("{\"peer\":\"croll\",\"device\":\"%s\",\"model\":\"%s\",\"trained\":\"%s\","
+               "\"world\":%d,\"dtype\":\"%s\","
+               "\"recompute\":%d,"
+               "\"tokens_per_s\":%.6g,\"tokens_per_s_best\":%.6g,\"gflop_per_s\":%.6g,\"step_s\":%."
+               "6g,\"cpu_s\":%.6g,"
+               "\"last_share_of_"
+               "loss\":%.4f,"
+               "\"grad_norm\":%.5f,\"peak_rss_mb\":%.0f,\"pss_mb\":%.0f,\"gather_wait\":%.4f,"
+               "\"reduce_wait\":%.4f,\"other_wait\":%.4f}\n",
+               cr_device_name(dev), s->folder, s->trained, num, s->is_bf16 ? "bf16" : "fp32",
+               s->should_recompute, (double)(num * tokens) / times[1 + s->steps / 2],
+               (double)(num * tokens) / times[1], num * work * 1e-9 / times[1 + s->steps / 2],
+               times[1 + s->steps / 2], cpu_s, loss[0], update.grad_norm,
+               (double)cr_find_number("/proc/self/status", "VmHWM:") / 1024,
+               (double)cr_find_number("/proc/self/smaps_rollup", "Pss:") / 1024, wait[0], wait[1],
+               wait[2]);
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);
     cr_model_free(model);
@@ -149,7 +176,8 @@ int main(int argc, char **argv)
                .length = argc > 4 ? atoll(argv[4]) : 256,
                .steps = argc > 5 ? atoi(argv[5]) : 5,
                .should_recompute = argc > 6 && atoi(argv[6]) > 0,
-               .is_random = argc > 7 && strcmp(argv[7], "random") == 0};
+               .is_random = argc > 7 && strcmp(argv[7], "random") == 0,
+               .trained = argc > 8 ? argv[8] : "all"};
     cr_world *world;
     cr_err err = {0};
 
