@@ -8,6 +8,7 @@
 #include "actors/actor.h"
 #include "actors/distribution.h"
 #include "mesh/mesh.h"
+#include "models/weights.h"
 #include "samples/messages.h"
 #include "samples/protocol.h"
 #include "text/tokenizer.h"
@@ -19,6 +20,7 @@
 struct cr_generator {
     cr_actor *a;
     cr_weight_copy *weights;
+    cr_full_weights own; /* val_only: of its MODEL, in place of weights */
     cr_engine *engine;
     cr_tokenizer *tokenizer;
     bool is_shared;    /* its devices: the engine sleeps between rollouts */
@@ -34,13 +36,17 @@ typedef struct request {
     size_t num_left;  /* samples that are not finished */
 } request;
 
-/* A place for the weights, unless there is one. */
+/* A place for the weights, unless there is one; without a trainer they are read. */
 static cr_status need_weights(cr_generator *g, cr_err *err)
 {
-    return g->weights
-               ? CR_OK
-               : cr_weight_copy_create(g->a->model, g->a->dev,
-                                       cr_dtype_of(g->a->ranks->worker->dtype), &g->weights, err);
+    const cr_worker_config *w = g->a->ranks->worker;
+
+    if (g->a->config->val_only)
+        return cr_full_weights_load(&g->own, g->a->model, g->a->dev, cr_dtype_of(w->dtype),
+                                    w->model_path, err);
+    return g->weights ? CR_OK
+                      : cr_weight_copy_create(g->a->model, g->a->dev, cr_dtype_of(w->dtype),
+                                              &g->weights, err);
 }
 
 /* Bytes of memory that this rank may have of its device: of a GPU, divided by the numbers of device_mapping that are on it, and elsewhere of
@@ -117,6 +123,7 @@ void cr_generator_close(cr_generator *g)
     if (!g) return;
     cr_engine_destroy(g->engine);
     cr_weight_copy_destroy(g->weights);
+    cr_full_weights_fini(&g->own);
     cr_tokenizer_close(g->tokenizer);
     cr_free(g);
 }
@@ -172,11 +179,17 @@ bad:
     return err->status;
 }
 
+/* Updates that its weights have had; -1: it has none. */
+static int64_t version_of(const cr_generator *g)
+{
+    return g->own.data ? 0 : g->weights ? cr_weight_copy_version(g->weights) : -1;
+}
+
 /* The sample, for the pipeline. */
 static cr_status pack_response(const cr_generator *g, const cr_generated *s, cr_buf *packed,
                                cr_err *err)
 {
-    cr_response response = {.version = cr_weight_copy_version(g->weights),
+    cr_response response = {.version = version_of(g),
                             .text = {s->text, s->text_bytes},
                             .finish = {s->finish, strlen(s->finish)},
                             .ids = {s->ids, s->num_ids},
@@ -325,7 +338,7 @@ static int64_t held_bytes(const cr_generator *g)
 static cr_status load(cr_generator *g, cr_err *err)
 {
     if (g->is_loaded) return CR_OK;
-    if (!g->weights || cr_weight_copy_version(g->weights) < 0)
+    if (version_of(g) < 0)
         return cr_fail(err, CR_EARG,
                        "actor_infer has no weights to generate with (sync comes first)");
     CR_TRY(cr_engine_set_weights(g->engine, err));

@@ -369,6 +369,7 @@ void cr_config_free(cr_config *c)
                            c->pretrain,
                            c->resume,
                            c->global_template,
+                           c->val_adapter,
                            c->device,
                            c->sft.prompt_key,
                            c->sft.response_key,

@@ -117,7 +117,7 @@ typedef struct cr_config {
     char *track_program; /* of CR_TRACK_EXEC */
     int64_t seed, max_steps, save_steps, eval_steps, logging_steps, max_ckpt_to_keep;
     char *
-        device; /* "cpu" or "cuda", on which ranks compute; of a run that goes on that of the run before, unless it is given */
+        device; /* of ranks, "cpu" or "cuda"; of a resumed run that of the run before, unless given */
     int64_t num_gpus_per_node;       /* 0: not given */
     int64_t max_failed_reward_steps; /* in a row that train nothing, before the run ends; 0: any */
     char *resume;                    /* NULL: no; "": the newest; else a path */
@@ -131,8 +131,9 @@ typedef struct cr_config {
     cr_sft_keys sft;
     cr_algorithm algorithm;
     cr_worker_config train, infer, reference, teacher, validation;
-    bool has_validation;
-    bool is_teacher_reference; /* without a block reference the KL terms are of the teacher */
+    bool has_validation, val_only; /* val_only: engines with their own weights, no other role */
+    char *val_adapter;             /* of those engines, PEFT's folder; NULL: none */
+    bool is_teacher_reference;     /* without a block reference the KL terms are of the teacher */
     cr_reward_config *rewards;
     size_t num_rewards;
     cr_exchange_keys exchange;

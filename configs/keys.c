@@ -146,6 +146,9 @@ const cri_key cri_keys[] = {
     I("rlvr", "response_length", NULL, "1", "sequence_length"),
     I("rlvr", "val_prompt_length", NULL, "1", "prompts, validation"),
     I("rlvr", "val_sequence_length", NULL, "1", "validation"),
+    B("rlvr", "val_only", "false",
+      "pipeline: croll eval"), /* croll's own, as verl's, and the next */
+    T("rlvr", "val_adapter", NULL, "engine: of croll eval"),
     I("rlvr", "rollout_batch_size", "128", "1", "rollouts"),
     I("rlvr", "num_return_sequences_in_group", "1", "1", "rollouts"),
     NONE("rlvr", "is_num_return_sequences_expand",

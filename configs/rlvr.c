@@ -382,6 +382,30 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
                     a->loss.use_kl_loss ? "use_kl_loss" : "init_kl_coef above 0 (default 0.2)");
 }
 
+/* Engines and a validation; nothing that only training needs. Adapters are val_adapter's: those of training are new. */
+static void check_val_only(cr_config *c, cr_diagnostics *d)
+{
+    cr_worker_config *const workers[] = {&c->train, &c->infer};
+
+    c->reference.is_needed = c->teacher.is_needed = false;
+    for (size_t i = 0; i < CR_COUNT(workers); i++) {
+        cr_free(workers[i]->lora.target);
+        workers[i]->lora.target = NULL;
+    }
+    if (!c->infer.is_mapped)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_infer"),
+                    "actor_infer.device_mapping is missing");
+    if (!c->has_validation)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "validation"),
+                    "val_only: validation.data_args.file_name is missing");
+    else if (!c->validation.data.messages && !c->validation.data.prompt)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "validation.data_args"),
+                    "validation.data_args needs messages (the column of the chat) or prompt (ready "
+                    "text)");
+    if (c->num_rewards == 0)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "rewards"), "rewards has no domain");
+}
+
 /* What the roles need, and what their numbers must be whole multiples of. */
 static void check_roles(cr_config *c, cr_diagnostics *d)
 {
@@ -572,6 +596,8 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     cr_algorithm *a = &c->algorithm;
 
+    c->val_only = cri_flag_of(root, "val_only");
+    c->val_adapter = cri_text_of(root, "val_adapter");
     derive_lengths(c, root, d);
     derive_models(c, root, d);
     cri_fix_pure_opd(c, root, d);
@@ -586,7 +612,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_rollouts(c, root, d);
     cri_bind_opd(c, root, d);
     cri_check_shared(c, root, d);
-    derive_reference(c, root, d);
+    if (!c->val_only) derive_reference(c, root, d);
     c->is_async = cri_real_of(root, "async_generation_ratio") > 0;
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);
@@ -594,6 +620,13 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     check_ids(c, d);
     cri_check_sizes(c, d);
     cri_check_positions(c, d);
+    if (c->val_adapter && !c->val_only)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "val_adapter"),
+                    "val_adapter is for an evaluation (val_only: true)");
+    if (c->val_only) {
+        check_val_only(c, d);
+        return;
+    }
     check_algorithm(c, root, d);
     check_groups(c, d);
     cri_check_loss(c, d);

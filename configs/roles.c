@@ -29,6 +29,7 @@ const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config)
         (const cr_worker_config *)(const void *)((const char *)config + kind->worker);
 
     if (config->kind == CR_PIPELINE_SFT) return kind->sft_name ? w : NULL;
+    if (config->val_only) return kind->task == CR_TASK_GENERATE ? w : NULL;
     return kind->task != CR_TASK_SCORE || (w->is_needed && !w->service.url && !w->is_of_trainer)
                ? w
                : NULL;

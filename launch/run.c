@@ -205,7 +205,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     for (int i = 0; i < run->layout.num_ranks; i++)
         run->lives[i].moved_s = cr_now_s();
     CR_TRY(open_log(run, err));
-    if (config->resume && first_step == 0)
+    if (config->resume && first_step == 0 && !config->val_only)
         cr_log(CR_LOG_WARN, "run",
                "resume_from_checkpoint: there is no checkpoint in %s: starting at step 0",
                config->checkpoint_dir);

@@ -11,6 +11,7 @@
 #include "data/prompts.h"
 #include "exchange/record.h"
 #include "launch/role_call.h"
+#include "pipelines/eval/eval.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/progress.h"
 #include "pipelines/saver.h"
@@ -202,11 +203,13 @@ static cr_status load(rlvr *s, cr_err *err)
     s->shares = CR_NEW_ARRAY(double, s->c->num_rewards);
     s->num_prompts = CR_NEW_ARRAY(int, s->c->num_rewards);
     CR_TRY(cr_tokenizer_open(s->c->train.model_path, &s->tokenizer, err));
-    if (!s->c->train.data.prompt || (s->c->has_validation && !s->c->validation.data.prompt))
+    if ((!s->c->val_only && !s->c->train.data.prompt) ||
+        (s->c->has_validation && !s->c->validation.data.prompt))
         CR_TRY(cr_chat_open(s->c->train.model_path, &s->chat, err));
-    CR_TRY(load_files(s, &s->data, &s->c->train, s->c->prompt_length, err));
+    if (!s->c->val_only) CR_TRY(load_files(s, &s->data, &s->c->train, s->c->prompt_length, err));
     if (s->c->has_validation)
         CR_TRY(load_files(s, &s->validation, &s->c->validation, s->c->val_prompt_length, err));
+    if (s->c->val_only) return check_rewards(s, err);
     CR_TRY(split_domains(s, err));
     CR_TRY(check_rewards(s, err));
     cr_learning_init(&s->learning, s->c);
@@ -264,14 +267,10 @@ static cr_status validate(rlvr *s, int64_t step, const char *head, bool is_follo
                             .step = step,
                             .is_validation = true,
                             .is_followed = is_followed};
-    cr_rollouts *rollouts = NULL;
-    cr_rollout rollout = {0};
+    cr_rollout rollout;
     double start = cr_now_s();
 
-    if (cr_rollouts_begin(s->run, &args, &rollouts, err) == CR_OK)
-        cr_note(cr_rollouts_take(rollouts, &rollout, m, err));
-    cr_rollouts_free(rollouts);
-    CR_TRY(err->status);
+    CR_TRY(cr_rollout_collect(s->run, &args, &rollout, m, err));
     cr_verdict_warn(&rollout, "validation of step", step);
     cr_note(cr_rollout_write(s->run, &rollout, &s->validation, step, true, err));
     cr_validation_metrics(s->c, &rollout, &s->validation, head, m);
@@ -421,6 +420,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     s->saver.run = s->run = run;
     s->saver.data = &s->data;
     CR_TRY(check_judges(s, err));
+    if (s->c->val_only) return cr_evaluate(run, &s->validation, err);
     for (int r = 0; r < CR_NUM_ROLES; r++)
         if (s->learning.services[r])
             CR_TRY(cr_role_service_record(s->learning.services[r], run->output_dir, err));

@@ -178,7 +178,7 @@ static cr_status settle(cr_rollouts *c, flight *f, cr_err *err)
     f->is_kept = is_kept(c, f);
     if (f->is_kept) {
         c->num_kept++;
-        return CR_OK;
+        return c->args.on_group ? c->args.on_group(c->args.context, f->samples, err) : CR_OK;
     }
     c->num_filtered++;
     if (c->num_filtered > 50 * c->args.group_size + 20 * c->num_kept + 1000)
@@ -232,6 +232,7 @@ static cr_sample *find_sample(const cr_rollouts *c, const char *name, flight **f
         id.index >= c->args.group_size)
         return NULL;
     *f = &c->flights[id.draw];
+    if (!(*f)->samples) return NULL;
     s = &(*f)->samples[id.index];
     return *k < s->num_rewards && s->rewards[*k].is_second == is_second ? s : NULL;
 }
@@ -364,16 +365,33 @@ static cr_status take(cr_rollouts *c, double wait_s, size_t *num, cr_err *err)
     return accept_waiting(c, err);
 }
 
+/* A draw whose group is there already. */
+static void leave_out(cr_rollouts *c)
+{
+    c->flights = cr_grow(c->flights, c->num, &c->capacity, sizeof *c->flights);
+    c->flights[c->num++] = (flight){.num_come = c->args.group_size};
+    c->num_done++;
+}
+
+/* Every row once, in the order of the file. */
+static cr_status ask_rows(cr_rollouts *c, cr_err *err)
+{
+    for (size_t i = 0; i < c->args.data->num_rows; i++) {
+        int domain = c->args.data->rows[i].domain;
+        if (domain < 0) continue;
+        if (c->args.is_done && c->args.is_done[i])
+            leave_out(c);
+        else
+            CR_TRY(ask(c, domain, (uint32_t)i, err));
+    }
+    return CR_OK;
+}
+
 static cr_status ask_all(cr_rollouts *c, cr_err *err)
 {
     const cr_rollout_args *args = &c->args;
 
-    if (args->is_validation) {
-        for (size_t i = 0; i < args->data->num_rows; i++)
-            if (args->data->rows[i].domain >= 0)
-                CR_TRY(ask(c, args->data->rows[i].domain, (uint32_t)i, err));
-        return CR_OK;
-    }
+    if (args->is_validation) return ask_rows(c, err);
     for (size_t d = 0; d < c->run->config->num_rewards; d++) {
         c->num_wanted += (size_t)args->num_prompts[d];
         for (int i = 0; i < args->num_prompts[d]; i++)
@@ -543,7 +561,7 @@ cr_status cr_rollouts_take(cr_rollouts *c, cr_rollout *out, cr_metrics *m, cr_er
     CR_TRY_GOTO(out, cr_role_call_finish(c->run, &c->generate, err));
     clear_streams(c->run);
     order_groups(c, out);
-    out->generate_s = c->num ? c->done_s - c->began_s : 0;
+    out->generate_s = c->done_s > 0 ? c->done_s - c->began_s : 0;
 out:
     cr_role_call_free(&pause);
     return err->status;
@@ -553,7 +571,7 @@ void cr_rollouts_free(cr_rollouts *c)
 {
     if (!c) return;
     for (size_t i = 0; i < c->num; i++) {
-        for (size_t k = 0; k < c->args.group_size; k++)
+        for (size_t k = 0; k < c->args.group_size && c->flights[i].samples; k++)
             cr_sample_free(&c->flights[i].samples[k]);
         cr_free(c->flights[i].samples);
     }
@@ -571,6 +589,17 @@ void cr_rollouts_free(cr_rollouts *c)
     cr_role_call_free(&c->generate);
     cr_record_free(&c->command);
     cr_free(c);
+}
+
+cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
+                             cr_metrics *m, cr_err *err)
+{
+    cr_rollouts *c = NULL;
+
+    *out = (cr_rollout){0};
+    if (cr_rollouts_begin(run, args, &c, err) == CR_OK) cr_note(cr_rollouts_take(c, out, m, err));
+    cr_rollouts_free(c);
+    return err->status;
 }
 
 void cr_rollout_free(cr_rollout *rollout)

@@ -54,6 +54,12 @@ typedef struct cr_rollout_args {
     bool
         is_validation; /* every row once in file order: orders and cursors are not used, no filter */
     bool is_followed;  /* by another rollout with the same weights: engines stay loaded */
+    /* of a validation: rows that are left out, which keep their draws, and with them the ids of all others;
+     * NULL: none */
+    const bool *is_done;
+    /* of a validation: each group once all of its verdicts have come, in any order; NULL: not wanted */
+    cr_status (*on_group)(void *context, const cr_sample *samples, cr_err *err);
+    void *context;
 } cr_rollout_args;
 
 typedef struct cr_rollouts cr_rollouts;
@@ -65,6 +71,9 @@ CR_MUST cr_status cr_rollouts_poll(cr_rollouts *r, cr_err *err);
 /* Wait, order, clear the streams. Seconds and bytes of the engines' phase are added to m. */
 CR_MUST cr_status cr_rollouts_take(cr_rollouts *r, cr_rollout *out, cr_metrics *m, cr_err *err);
 void cr_rollouts_free(cr_rollouts *r);
+/* Begin, take, free. */
+CR_MUST cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
+                                     cr_metrics *m, cr_err *err);
 void cr_rollout_free(cr_rollout *rollout);
 /* rollouts/step-000000.jsonl, of a validation val-000000.jsonl: one line a sample, in order. */
 CR_MUST cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout,

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_K = 16 }; /* powers of two: k up to 2^16, as an index in a sample's id */
-
 double cr_pass_at_k(size_t n, size_t c, size_t k)
 {
     double none = 1;
@@ -49,67 +47,73 @@ double cr_maj_at_k(const char *const *answer, const bool *is_right, size_t n, si
 
 /* ---- sums of all prompts, of a tag, of a domain ---- */
 
-typedef struct label {
-    char name[64];
-    bool is_domain;
-    double num, right, score;
-    double groups[MAX_K + 1], pass[MAX_K + 1], maj[MAX_K + 1]; /* by log2 of k */
-} label;
-
-typedef struct labels {
-    label *items;
-    size_t num, capacity;
-} labels;
-
-static label *find_label(labels *l, const char *name, bool is_domain)
+static cr_validation_label *find_label(cr_validation *v, const char *name, bool is_domain)
 {
-    char cut[sizeof l->items->name];
+    char cut[sizeof v->labels->name];
 
     snprintf(cut, sizeof cut, "%s", name);
-    for (size_t i = 0; i < l->num; i++)
-        if (l->items[i].is_domain == is_domain && strcmp(l->items[i].name, cut) == 0)
-            return &l->items[i];
-    l->items = cr_grow(l->items, l->num, &l->capacity, sizeof *l->items);
-    l->items[l->num] = (label){.is_domain = is_domain};
-    memcpy(l->items[l->num].name, cut, sizeof cut);
-    return &l->items[l->num++];
+    for (size_t i = 0; i < v->num; i++)
+        if (v->labels[i].is_domain == is_domain && strcmp(v->labels[i].name, cut) == 0)
+            return &v->labels[i];
+    v->labels = cr_grow(v->labels, v->num, &v->capacity, sizeof *v->labels);
+    v->labels[v->num] = (cr_validation_label){.is_domain = is_domain};
+    memcpy(v->labels[v->num].name, cut, sizeof cut);
+    return &v->labels[v->num++];
 }
 
-/* The samples of a prompt that have a verdict. */
-typedef struct group {
-    size_t n;
-    double right, score;
-    char **answer; /* [n] (owned), NULL where it has none */
-    bool *is_right;
-} group;
-
-static void add_group(label *l, const group *g)
+static void count_group(cr_validation_label *l, size_t n, size_t right)
 {
+    size_t i = 0;
+
+    while (i < l->num_counts && (l->counts[i].n != n || l->counts[i].c != right))
+        i++;
+    if (i == l->num_counts) {
+        l->counts = cr_grow(l->counts, l->num_counts, &l->counts_capacity, sizeof *l->counts);
+        l->counts[l->num_counts++] = (cr_pass_count){n, right, 0};
+    }
+    l->counts[i].num++;
+}
+
+static void add_group(cr_validation_label *l, const cr_validated *g, const bool *is_right,
+                      size_t right)
+{
+    double score = 0;
+
+    for (size_t i = 0; i < g->n; i++)
+        score += g->score[i];
+    l->num_prompts++;
+    l->num_without += g->num_without;
     l->num += (double)g->n;
-    l->right += g->right;
-    l->score += g->score;
-    for (size_t e = 1; e <= MAX_K && (size_t)1 << e <= g->n; e++) {
+    l->right += (double)right;
+    l->score += score;
+    count_group(l, g->n, right);
+    for (size_t e = 0; e <= CR_MAX_K && (size_t)1 << e <= g->n; e++) {
         l->groups[e]++;
-        l->pass[e] += cr_pass_at_k(g->n, (size_t)g->right, (size_t)1 << e);
-        l->maj[e] += cr_maj_at_k((const char *const *)g->answer, g->is_right, g->n, (size_t)1 << e);
+        l->pass[e] += cr_pass_at_k(g->n, right, (size_t)1 << e);
+        l->maj[e] += cr_maj_at_k(g->answer, is_right, g->n, (size_t)1 << e);
     }
 }
 
-static void read_group(const cr_config *c, const cr_sample *samples, size_t num, const cr_row *row,
-                       group *g)
+void cr_validation_add(cr_validation *v, const cr_validated *g)
 {
-    for (size_t i = 0; i < num; i++) {
-        const cr_sample *x = &samples[i];
-        cr_rule_args a = {.row = row->json,
-                          .response = x->response ? x->response : "",
-                          .response_bytes = x->response_bytes,
-                          .deadline_s = cr_now_s() + c->reward_timeout};
-        if (!cr_sample_has_verdict(x)) continue;
-        g->is_right[g->n] = x->score == 1;
-        g->right += x->score == 1;
-        g->score += x->score;
-        g->answer[g->n++] = num > 1 ? cr_rule_answer(c->rewards[x->domain].rule, &a) : NULL;
-    }
+    bool *is_right = CR_NEW_ARRAY(bool, g->n + 1);
+    size_t right = 0;
+
+    for (size_t i = 0; i < g->n; i++)
+        right += is_right[i] = g->score[i] == 1;
+    add_group(find_label(v, "all", false), g, is_right, right);
+    if (g->tag && strcmp(g->tag, "all") != 0)
+        add_group(find_label(v, g->tag, false), g, is_right, right);
+    add_group(find_label(v, g->domain, true), g, is_right, right);
+    cr_free(is_right);
+}
+
+void cr_validation_free(cr_validation *v)
+{
+    for (size_t i = 0; i < v->num; i++)
+        cr_free(v->labels[i].counts);
+    cr_free(v->labels);
+    *v = (cr_validation){0};
 }
 
 /* head and the name. */
@@ -124,7 +128,7 @@ static void CR_PRINTF(4, 5) put(cr_metrics *m, const char *head, double value, c
     cr_metrics_set(m, value, "%s%s", head, name);
 }
 
-static void set_metrics(const label *l, const char *head, cr_metrics *m)
+static void set_metrics(const cr_validation_label *l, const char *head, cr_metrics *m)
 {
     if (l->num == 0) return;
     if (l->is_domain) {
@@ -134,7 +138,7 @@ static void set_metrics(const label *l, const char *head, cr_metrics *m)
         put(m, head, l->right / l->num, "val_correct/%s/mean", l->name);
         put(m, head, l->score / l->num, "val_score/%s/mean", l->name);
     }
-    for (int e = 1; e <= MAX_K && l->groups[e] > 0; e++) {
+    for (int e = 1; e <= CR_MAX_K && l->groups[e] > 0; e++) {
         double pass = l->pass[e] / l->groups[e], maj = l->maj[e] / l->groups[e];
         if (l->is_domain) {
             put(m, head, pass, "%s/val_pass@%d", l->name, 1 << e);
@@ -146,31 +150,58 @@ static void set_metrics(const label *l, const char *head, cr_metrics *m)
     }
 }
 
+char *cr_sample_answer(const cr_config *c, const cr_sample *s, const cr_row *row)
+{
+    const cr_rule_args a = {.row = row->json,
+                            .response = s->response ? s->response : "",
+                            .response_bytes = s->response_bytes,
+                            .deadline_s = cr_now_s() + c->reward_timeout};
+
+    return cr_rule_answer(c->rewards[s->domain].rule, &a);
+}
+
+static void add_samples(cr_validation *v, const cr_config *c, const cr_sample *samples, size_t num,
+                        const cr_row *row, const char *tag)
+{
+    char **answer = CR_NEW_ARRAY(char *, num);
+    double *score = CR_NEW_ARRAY(double, num);
+    cr_validated g = {.tag = tag,
+                      .domain = c->rewards[samples->domain].domain,
+                      .score = score,
+                      .answer = (const char *const *)answer};
+
+    for (size_t i = 0; i < num; i++) {
+        if (!cr_sample_has_verdict(&samples[i])) {
+            g.num_without++;
+            continue;
+        }
+        score[g.n] = samples[i].score;
+        answer[g.n++] = num > 1 ? cr_sample_answer(c, &samples[i], row) : NULL;
+    }
+    cr_validation_add(v, &g);
+    for (size_t i = 0; i < g.n; i++)
+        cr_free(answer[i]);
+    cr_free(answer);
+    cr_free(score);
+}
+
+const char *cr_row_tag(const cr_config *c, const cr_row *row)
+{
+    return json_string_value(
+        json_object_get(row->json, c->validation.data.tag ? c->validation.data.tag : "tag"));
+}
+
 void cr_validation_metrics(const cr_config *config, const cr_rollout *rollout,
                            const cr_dataset *data, const char *head, cr_metrics *m)
 {
-    const char *column = config->validation.data.tag ? config->validation.data.tag : "tag";
-    size_t n = rollout->group_size;
-    labels all = {0};
-    group g = {.answer = CR_NEW_ARRAY(char *, n), .is_right = CR_NEW_ARRAY(bool, n)};
+    cr_validation v = {0};
 
-    find_label(&all, "all", false);
-    for (size_t first = 0; first < rollout->num_samples; first += n) {
+    for (size_t first = 0; first < rollout->num_samples; first += rollout->group_size) {
         const cr_sample *samples = rollout->samples + first;
         const cr_row *row = &data->rows[samples->row];
-        const char *tag = json_string_value(json_object_get(row->json, column));
-        g.n = 0;
-        g.right = g.score = 0;
-        read_group(config, samples, n, row, &g);
-        add_group(&all.items[0], &g);
-        if (tag && strcmp(tag, "all") != 0) add_group(find_label(&all, tag, false), &g);
-        add_group(find_label(&all, config->rewards[samples->domain].domain, true), &g);
-        for (size_t i = 0; i < g.n; i++)
-            cr_free(g.answer[i]);
+        add_samples(&v, config, samples, rollout->group_size, row, cr_row_tag(config, row));
     }
-    for (size_t i = 0; i < all.num; i++)
-        set_metrics(&all.items[i], head, m);
-    cr_free(all.items);
-    cr_free(g.answer);
-    cr_free(g.is_right);
+    for (size_t i = 0; i < v.num; i++)
+        set_metrics(&v.labels[i], head, m);
+    cr_validation_free(&v);
 }

@@ -6,6 +6,8 @@
 #include "launch/placement.h"
 #include "launch/preflight/here.h"
 #include "pipelines/checkpoint.h"
+#include "pipelines/eval/eval.h"
+#include "pipelines/eval/samples.h"
 #include "pipelines/pipelines.h"
 #include "plan/run/deep.h"
 #include "plan/run/reshard.h"
@@ -15,6 +17,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -75,11 +78,14 @@ static bool walk_saves(const char *folder, bool with_events, bool should_remove,
 static bool has_results(const char *folder, cr_err *err)
 {
     char *metrics = cr_path_join(folder, "metrics.jsonl"),
-         *rollouts = cr_path_join(folder, "rollouts");
+         *rollouts = cr_path_join(folder, "rollouts"),
+         *samples = cr_path_join(folder, CR_EVAL_SAMPLES);
     struct stat file;
-    bool is_so = (stat(metrics, &file) == 0 && file.st_size > 0) || cr_dir_exists(rollouts) ||
+    bool is_so = (stat(metrics, &file) == 0 && file.st_size > 0) ||
+                 (stat(samples, &file) == 0 && file.st_size > 0) || cr_dir_exists(rollouts) ||
                  walk_saves(folder, false, false, err);
 
+    cr_free(samples);
     cr_free(metrics);
     cr_free(rollouts);
     return is_so;
@@ -89,9 +95,10 @@ static bool has_results(const char *folder, cr_err *err)
 static cr_status prepare_output(const cr_config *config, bool should_overwrite,
                                 const char *resume_path, cr_err *err)
 {
-    static const char *const ours[] = {"metrics.jsonl", "run.log", "config.yaml", "rollouts",
-                                       "exchange",      "flight",  "run.html",    "reference.json",
-                                       "teacher.json",  "judges",  "hosts.json"};
+    static const char *const ours[] = {
+        "metrics.jsonl", "run.log",       "config.yaml",    "rollouts",     "exchange",
+        "flight",        "run.html",      "reference.json", "teacher.json", "judges",
+        "hosts.json",    CR_EVAL_SAMPLES, CR_EVAL_TABLE,    "eval.html",    "inputs.json"};
     char *path = cr_path_join(config->output_dir, "config.yaml");
     bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
          has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&
@@ -121,8 +128,27 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
 
 /* ---- what a resume changes ---- */
 
+/* Keys that change where and how an evaluation runs, and not its samples. */
+static bool is_of_place(const char *path)
+{
+    static const char *const those[] = {"actor_infer.device_mapping",
+                                        "actor_infer.strategy_args",
+                                        "exchange",
+                                        "router_args",
+                                        "max_running_requests",
+                                        "rpc_timeout",
+                                        "collective_timeout",
+                                        "logging_dir",
+                                        "num_gpus_per_node"};
+
+    for (size_t i = 0; i < CR_COUNT(those); i++)
+        if (strncmp(path, those[i], strlen(those[i])) == 0) return true;
+    return false;
+}
+
 /* One line for each key whose value differs, and the path of its block before it; NULL: the key is not there. */
-static void list_changes(const char *block, const cr_node *a, const cr_node *b, cr_buf *out)
+static void list_changes(const char *block, const cr_node *a, const cr_node *b, bool is_eval,
+                         cr_buf *out)
 {
     const cr_node *const maps[] = {a, b};
     cr_buf was = {0}, is = {0};
@@ -141,8 +167,9 @@ static void list_changes(const char *block, const cr_node *a, const cr_node *b, 
         for (size_t i = 0; i < maps[k]->num; i++) {
             const char *key = maps[k]->items[i].key;
             char *path = *block ? cr_asprintf("%s.%s", block, key) : cr_strdup(key);
-            if ((k == 0 || !cr_node_get(a, key)) && strcmp(path, "resume_from_checkpoint") != 0)
-                list_changes(path, cr_node_get(a, key), cr_node_get(b, key), out);
+            if ((k == 0 || !cr_node_get(a, key)) && strcmp(path, "resume_from_checkpoint") != 0 &&
+                !(is_eval && is_of_place(path)))
+                list_changes(path, cr_node_get(a, key), cr_node_get(b, key), is_eval, out);
             cr_free(path);
         }
 }
@@ -154,14 +181,24 @@ static cr_status write_config(const cr_config *config, const char *path, bool is
     cr_diagnostics d = {0};
     cr_yaml before = {0}, now = {0};
     bool has_before = is_resumed && cr_file_exists(path);
+    char *next = cr_asprintf("%s.next", path);
     cr_buf text = {0};
 
     if (has_before) cr_yaml_load(&before, path, NULL, NULL, 0, &d);
-    if (cr_config_write(config, path, err) == CR_OK && has_before && d.num_errors == 0) {
-        cr_yaml_load(&now, path, NULL, NULL, 0, &d); /* as it is written: without secrets */
-        list_changes("", before.root, now.root, &text);
+    if (cr_config_write(config, next, err) == CR_OK && has_before && d.num_errors == 0) {
+        cr_yaml_load(&now, next, NULL, NULL, 0, &d); /* as it is written: without secrets */
+        list_changes("", before.root, now.root, config->val_only, &text);
         cr_yaml_free(&now);
     }
+    if (config->val_only && text.num_bytes)
+        cr_fail(err, CR_ECONFIG,
+                "%s: the samples that are there were made with other keys: %s (--overwrite starts "
+                "anew)",
+                config->output_dir, text.data);
+    if (err->status == CR_OK && rename(next, path) != 0)
+        cr_fail(err, CR_EIO, "%s: %s", path, strerror(errno));
+    if (err->status != CR_OK) unlink(next);
+    cr_free(next);
     *changes = NULL;
     if (text.num_bytes)
         *changes = cr_asprintf("keys that differ from those of the run before: %s", text.data);
@@ -174,6 +211,15 @@ static cr_status write_config(const cr_config *config, const char *path, bool is
     cr_diagnostics_free(&d);
     cr_buf_free(&text);
     return err->status;
+}
+
+/* From a checkpoint, or an evaluation that has samples. */
+static bool is_resumed(const cr_config *config, const char *resume_path)
+{
+    cr_err ignored = {0};
+
+    return resume_path ||
+           (config->val_only && config->resume && has_results(config->output_dir, &ignored));
 }
 
 /* ---- the run ---- */
@@ -273,7 +319,8 @@ cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err
     CR_TRY_GOTO(out, prepare_output(config, args->should_overwrite, resume_path, err));
     if (preflight) CR_TRY_GOTO(out, write_hosts(config, preflight, err));
     config_path = cr_path_join(config->output_dir, "config.yaml");
-    CR_TRY_GOTO(out, write_config(config, config_path, resume_path != NULL, &changes, err));
+    CR_TRY_GOTO(out,
+                write_config(config, config_path, is_resumed(config, resume_path), &changes, err));
     flight =
         cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
@@ -286,7 +333,7 @@ cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err
     if (status == CR_OK) status = ops->run(pipeline, &run, resume_path, err);
     if (run.has_begun && cr_exit_code(status) == 2) status = err->status = CR_EPEER;
     cr_run_close(&run);
-    {
+    if (!config->val_only || err->status != CR_OK) { /* an evaluation has a page of its own */
         cr_err ignored = {0};
         if (cr_report_write(config->output_dir, config->exp_name, err, &ignored) != CR_OK)
             cr_log(CR_LOG_WARN, "run", "%s", ignored.msg);

@@ -48,11 +48,13 @@ static cr_status check_learners(const cr_model *model, const char *role, cr_err 
 }
 
 /* Its files are there and whole: names, shapes and lengths. */
-static cr_status check_weights(const cr_worker_config *w, const cr_model *model, cr_err *err)
+static cr_status check_weights(const cr_config *c, const cr_worker_config *w, const cr_model *model,
+                               cr_err *err)
 {
     cr_weights *weights = NULL;
 
-    if (w->task == CR_TASK_GENERATE) return CR_OK; /* its weights come from actor_train */
+    if (w->task == CR_TASK_GENERATE && !c->val_only)
+        return CR_OK; /* its weights come from actor_train */
     cr_note(cr_weights_open(w->model_path, model, &weights, err));
     cr_weights_close(weights);
     return err->status;
@@ -68,7 +70,7 @@ static cr_status check_tokenizer(const char *folder, cr_err *err)
 }
 
 /* The tree of a role exists, and what the file says of its modules matches something. */
-static cr_status check_tree(const struct cr_role_ranks *ranks, cr_err *err)
+static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *ranks, cr_err *err)
 {
     const cr_worker_config *w = ranks->worker;
     const cr_model_options options = cr_model_options_of(w);
@@ -81,7 +83,7 @@ static cr_status check_tree(const struct cr_role_ranks *ranks, cr_err *err)
         cr_model_prepare(model, w, true, err) == CR_OK &&
         (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
          check_learners(model, ranks->name, err) == CR_OK) &&
-        check_weights(w, model, err) == CR_OK && w->ep_size <= 1 &&
+        check_weights(c, w, model, err) == CR_OK && w->ep_size <= 1 &&
         w->strategy != CR_STRATEGY_OTHER)
         cr_note(cr_units_build(model, &policy, 1, &units, err));
     cr_units_free(&units);
@@ -125,7 +127,7 @@ static void check_models(const cr_config *c, cr_diagnostics *d)
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const char *name = layout.role[r].name;
         cr_err err = {0};
-        if (layout.role[r].worker && check_tree(&layout.role[r], &err) != CR_OK)
+        if (layout.role[r].worker && check_tree(c, &layout.role[r], &err) != CR_OK)
             cr_diagnose(d, CR_ERROR, place_of_model(c, name), "%s: %s", name, err.msg);
     }
     for (size_t i = 0; i < c->num_rewards; i++) {

@@ -1,6 +1,7 @@
 /* reshard.c -- see reshard.h. */
 #include "plan/run/reshard.h"
 #include "base/limits.h"
+#include "configs/yaml/yaml.h"
 #include "launch/device.h"
 #include "plan/run/roles.h"
 #include "reports/html.h"

@@ -30,10 +30,10 @@ for key, value in said:
     assert float(value) == keys[key], (key, value, keys[key])
 PY
 # blocks of the pages that end in a formula, a rule or a program of examples/
-for page in losses math rewards; do
+for page in losses math rewards eval; do
     rm -f $tmp/block.*
     awk -v out=$tmp/block. '/^```/ { in_block = !in_block; num++; next } in_block { print >(out num) }' docs/$page.md
-    for block in $(grep -lE '\| croll (formula|score) |^echo ' $tmp/block.*); do
+    for block in $(grep -lE '\| croll (formula|score) |^echo |^croll eval ' $tmp/block.*); do
         (cd $tmp && PATH=$tmp/bin:$PATH sh $block >$tmp/out 2>$log) || fail "docs/$page.md: exit code $?: $(cat $block)"
         num=$((num + 1))
     done

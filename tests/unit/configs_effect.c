@@ -207,7 +207,7 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->exchange.url), SHOW(c->exchange.prefix), SHOW(c->exchange.ca_file);
     SHOW(c->exchange.timeout), SHOW(c->exchange.cert_file), SHOW(c->exchange.key_file),
         SHOW(c->collective_timeout);
-    SHOW(c->reward_timeout), SHOW(c->rpc_timeout);
+    SHOW(c->reward_timeout), SHOW(c->rpc_timeout), SHOW(c->val_only), SHOW(c->val_adapter);
 }
 
 /* ---- files where keys apply ---- */
@@ -299,6 +299,7 @@ static const struct {
     {"rlvr", "response_length", "24", {NULL}},
     {"rlvr", "adv_estimator", "grpo", {NULL}},
     {"rlvr", "gamma", "0.5", {NULL}},
+    {"rlvr", "val_adapter", "there", {"val_only=true"}},
     {"rlvr", "multi_objective_aggregation", "normalize_then_sum", {"adv_estimator=grpo"}},
     {"filter", "enabled", "true", {NULL}},
     {"rlvr", "val_prompt_length", "24", {"val_prompt_length=20", "val_sequence_length=40"}},
