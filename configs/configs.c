@@ -154,7 +154,8 @@ static bool is_other_pipeline(const cr_node *root, cr_diagnostics *d)
                  {"chosen_key", "DPO"},
                  {"rejected_key", "DPO"},
                  {"ipo", "DPO"},
-                 {"label_smoothing", "DPO"}};
+                 {"label_smoothing", "DPO"},
+                 {"beta", "DPO"}};
 
     for (size_t i = 0; i < CR_COUNT(marks); i++) {
         struct cr_item *item = cr_node_item(root, marks[i].key);
