@@ -120,8 +120,7 @@ static size_t find_rows(const cr_eval_file *f, const cr_buf *text, span *rows)
     size_t at = 0, begin = 0, n, row = 0, num = 0;
 
     for (const char *line; (line = cr_line_next(text, &at, &n));) {
-        if (at > text->num_bytes || text->data[at - 1] != '\n' ||
-            !is_sample(f, line, n, num, &row) || rows[row].num_bytes)
+        if (at > text->num_bytes || text->data[at - 1] != '\n' || !is_sample(f, line, n, num, &row))
             return begin;
         if (++num < f->group_size) continue;
         rows[row] = (span){begin, at - begin};
