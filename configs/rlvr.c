@@ -300,7 +300,9 @@ static void check_ids(const cr_config *c, cr_diagnostics *d)
     } limits[] = {
         {"max_steps", c->max_steps, (1 << 23) - 1}, /* validation of the last step: the next */
         {"rollout_batch_size", c->rollout_batch_size, 1 << 24},
-        {"num_return_sequences_in_group", c->group_size, 1 << 16}};
+        {"num_return_sequences_in_group", c->group_size, 1 << 16},
+        {"validation.generating_args.num_return_sequences",
+         c->validation.generating.num_return_sequences, 1 << 16}};
 
     for (size_t i = 0; i < CR_COUNT(limits); i++)
         if (limits[i].value > limits[i].max)

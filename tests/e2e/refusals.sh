@@ -150,6 +150,7 @@ x 32768 blocks of the KV cache|max_running_requests=65536 actor_infer.strategy_a
 1024 x 2147483647 tokens of a step .* than the 1099511627776|rollout_batch_size=64 sequence_length=2147483647
 unknown key 'learning_rate' here \(it belongs to training_args of actor_train|learning_rate=1e-5
 unknown key 'fsdp_size' here \(it belongs to strategy_args.strategy_config of a role|actor_train.fsdp_size=2
+num_return_sequences is 65537, but the ids of samples have room for 65536|validation.generating_args.num_return_sequences=65537
 adv_estimator: .?GRPO.? is none of .* \(did you mean grpo\?|adv_estimator=GRPO
 top_p: a number of at least 1e-9|actor_infer.generating_args.top_p=1e-300
 temperature: 0 \(greedy\) or a number of at least 1e-06 is expected, not 1e-07|actor_infer.generating_args.temperature=1e-7
