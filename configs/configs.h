@@ -127,12 +127,11 @@ typedef struct cr_config {
     bool is_async, enable_old_logprobs_recompute; /* samples a step ahead; as ROLL derives it */
     cr_old_log_probs old_log_probs;
     cr_choice_logprobs logprobs_mode;
-    char *global_template;
+    char *global_template, *val_adapter; /* the latter: PEFT's folder of val_only's engines */
     cr_sft_keys sft;
     cr_algorithm algorithm;
     cr_worker_config train, infer, reference, teacher, validation;
     bool has_validation, val_only; /* val_only: engines with their own weights, no other role */
-    char *val_adapter;             /* of those engines, PEFT's folder; NULL: none */
     bool is_teacher_reference;     /* without a block reference the KL terms are of the teacher */
     cr_reward_config *rewards;
     size_t num_rewards;
