@@ -178,7 +178,7 @@ utilization=actor_infer.strategy_args.strategy_config.gpu_memory_utilization
 plan '
 g = p["roles"][1]["peak_bytes"]
 packed = 2 * (layers * (sum(layer) - 2 * d - 2 * h) + v * h)
-block = layers * 16 * 2 * k * 2
+block = layers * 16 * 2 * k * 4   # a cpu keeps float32
 budget = 0.5 * 4 * 2 ** 20 - g["values"] - packed
 left = budget - (g["kept"] - packed)
 assert 0 <= left < block + 64 * 4 * layers, (budget, g["kept"], packed, block)
