@@ -345,10 +345,10 @@ const cri_key cri_keys[] = {
       "trainer"),
     I("model_args", "ulysses_size", "1", "1", "trainer"),
     T("model_args", "lora_target", NULL, "trainer and engine"),
-    I("model_args", "lora_rank", "8", "1..65536", "trainer and engine"),
+    I("model_args", "lora_rank", NULL, "1..65536", "trainer and engine"),
     R("model_args", "lora_alpha", NULL, "1e-6..1e6", "trainer and engine"),
     B("model_args", "use_rslora", "false", "trainer and engine"), /* croll's own, as PEFT's */
-    R("model_args", "lora_dropout", "0.0", "0..0.99", "trainer"),
+    R("model_args", "lora_dropout", NULL, "0..0.99", "trainer"),
     LATER("model_args", "additional_target", CRI_TEXT, NULL, NULL),
     T("model_args", "adapter_name_or_path", NULL, "trainer and engine"),
     LATER("model_args", "use_dora", CRI_BOOL, "false", NULL), /* PEFT's, and the next */

@@ -292,10 +292,13 @@ static void read_lora(cr_node *model, cr_lora_keys *l)
     l->target = cri_text_of(model, "lora_target");
     l->folder = cri_text_of(model, "adapter_name_or_path");
     l->use_rslora = cri_flag_of(model, "use_rslora");
-    l->dropout = !l->folder || cri_is_in_file(model, "lora_dropout")
-                     ? cri_real_of(model, "lora_dropout")
-                     : -1;
-    if (!l->folder || cri_is_in_file(model, "lora_rank")) l->rank = cri_int_of(model, "lora_rank");
+    l->dropout = cri_is_given(model, "lora_dropout") ? cri_real_of(model, "lora_dropout")
+                 : l->folder                         ? -1
+                                                     : 0;
+    if (cri_is_given(model, "lora_rank"))
+        l->rank = cri_int_of(model, "lora_rank");
+    else if (!l->folder)
+        l->rank = 8;
     if (cri_is_given(model, "lora_alpha"))
         l->alpha = cri_real_of(model, "lora_alpha");
     else if (!l->folder)

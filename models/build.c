@@ -173,7 +173,7 @@ static cr_module *add_mlp(cr_module *parent, const char *name, const classes *cl
     const cr_model *model = parent->model;
     const cr_model_config *c = &model->config;
     int64_t h = c->hidden_size;
-    cr_module *m = cri_module_add(model, parent, name, cls->mlp, 4, 0);
+    cr_module *m = cri_module_add(model, parent, name, cls->mlp, 5, 0); /* cr_adapter */
     cri_mlp *mlp = cri_alloc(model, sizeof *mlp);
 
     m->impl = mlp;
@@ -339,6 +339,7 @@ static void name_params(cr_model *model, cr_module *m)
 
     for (size_t i = 0; i < m->num_params; i++) {
         cr_param *p = &m->params[i];
+        if (p->is_adapter) continue; /* PEFT has the names of the modules */
         if (strncmp(p->name, visual, sizeof visual - 1) == 0)
             p->alias = p->name + sizeof "model." - 1;
         else if (strncmp(p->name, text, sizeof text - 1) == 0)
@@ -449,6 +450,7 @@ cr_status cr_model_build_with(const json_t *config, const json_t *generation_con
         return cr_fail_add(err, "config.json");
     }
     build_tree(model, with->head);
+    if (cri_family_find(model->config.model_type)->is_stacked) cri_stack_experts(model);
     if (cr_has_adapters(&with->adapters) &&
         cri_adapters_add(model, &with->adapters, err) != CR_OK) {
         cr_model_free(model);
@@ -457,7 +459,6 @@ cr_status cr_model_build_with(const json_t *config, const json_t *generation_con
     if (model->config.vision) {
         name_params(model, model->root);
         make_idle(model);
-        if (cri_family_find(model->config.model_type)->is_stacked) cri_stack_experts(model);
     }
     list_params(model, model->root);
     model->params = cri_alloc(model, model->num_params * sizeof(cr_param *));

@@ -72,7 +72,9 @@ typedef struct cr_module_ops {
 /* LoRA of a Linear: y = W x + b + scale B (A x). A and B are children of the Linear, in its unit whatever the wrap
  * policy says, and have no hooks: those of the Linear bring their weights, too. */
 typedef struct cr_adapter {
-    cr_module *a, *b; /* "lora_A" [rank, in], "lora_B" [out, rank] */
+    /* "lora_A" [rank, in], "lora_B" [out, rank]. gate_proj and up_proj of an expert have one A, a child of the expert: they are
+     * one parameter for PEFT. */
+    cr_module *a, *b;
     float scale;
     double dropout; /* of x in front of A, in passes whose batch has keys for it */
     uint64_t key;   /* of it: a hash of the Linear's name */
@@ -127,10 +129,11 @@ typedef enum cr_head_kind {
     CR_HEAD_WORDS, /* a language model's */
     CR_HEAD_VALUE /* Transformers' ForTokenClassification with one label: `score`, a Linear with a bias */
 } cr_head_kind;
-/* LoRA in Linears of decoder layers. All else is frozen, but for a head that was added. */
+/* LoRA in Linears of decoder layers: attention, MLPs, experts (all of a layer or none) and routers. All else is frozen, but for a
+ * head that was added. */
 typedef struct cr_adapter_options {
-    /* As PEFT's target_modules: "all-linear"; or names of Linears or ends of them after a dot, with commas between;
-     * or, with one of * $ | ( in it, a regular expression of whole names. NULL: no adapters, or as folder says. */
+    /* As PEFT's target_modules: "all-linear" (all but routers), "all-router", names of Linears or ends of them after a dot, with
+     * commas between; or, with one of * $ | ( in it, a regular expression of whole names. NULL: no adapters, or as folder says. */
     const char *target;
     int64_t rank;    /* 0: as folder says */
     double alpha;    /* scale: alpha / rank; 0: as folder says */
@@ -138,10 +141,17 @@ typedef struct cr_adapter_options {
     /* PEFT's, with the values (models/files/peft.h), which the numbers above do not contradict; NULL: first values */
     const char *folder;
     double dropout; /* below 1; below 0: as folder says */
+    /* As PEFT's target_parameters, of experts and routers: names or ends of them after a dot, with commas between:
+     * "mlp.experts.gate_up_proj,down_proj,gate.weight"; or NULL. */
+    const char *parameters;
+    bool
+        is_gate_up_twice; /* gate_up_proj of experts has twice the rank and alpha, as where gate_proj and up_proj are named */
+    /* Of a model: names of the Linears that have one, with commas between, where target would say others to PEFT; or NULL. */
+    const char *modules;
 } cr_adapter_options;
 static inline bool cr_has_adapters(const cr_adapter_options *o)
 {
-    return o->target || o->folder;
+    return o->target || o->parameters || o->folder;
 }
 /* Is the target a regular expression? */
 bool cr_adapter_is_pattern(const char *target);

@@ -188,6 +188,27 @@ static cr_status leave_group(const cr_module *m, cr_pass *p, cr_err *err)
     return CR_OK;
 }
 
+/* What the experts' adapters add to y, or, with dy, to the gradients: each over its own rows. */
+static cr_status adapt_group(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
+                             cr_mem *y, cr_err *err)
+{
+    const cr_pass_group *g = p->group;
+    int64_t n = m->weight->shape[0], k = m->weight->shape[1], row = 0;
+    cr_pass part = *p;
+
+    part.group = NULL;
+    for (int64_t e = 0; e < g->num; e++, row += part.num_rows) {
+        const cr_module *own = in_expert(g, m, e);
+        const cr_mem *in = cr_at_const(p->dtype, x, row * k);
+        part.num_rows = g->num == 1 ? p->num_rows : g->rows[e];
+        if (!part.num_rows || !cri_is_adapted(own, p)) continue;
+        CR_TRY(dy ? cri_adapter_backward(own, &part, in, cr_at_const(p->dtype, dy, row * n),
+                                         y ? cr_at(p->dtype, y, row * k) : NULL, err)
+                  : cri_adapter_forward(own, &part, in, cr_at(p->dtype, y, row * n), err));
+    }
+    return CR_OK;
+}
+
 static cr_status group_linear(const cr_module *m, cr_pass *p, const cr_mem *x, cr_mem *y,
                               cr_err *err)
 {
@@ -203,6 +224,7 @@ static cr_status group_linear(const cr_module *m, cr_pass *p, const cr_mem *x, c
                                          .y = cr_at(p->dtype, y, at.first_row * n)};
         CR_TRY(cr_expert_linear(p->dev, &a, err));
     }
+    CR_TRY(adapt_group(m, p, x, NULL, y, err));
     return leave_group(m, p, err);
 }
 
@@ -210,21 +232,23 @@ static cr_status group_linear_back(const cr_module *m, cr_pass *p, const cr_mem 
                                    const cr_mem *dy, cr_mem *dx, cri_dx how, cr_err *err)
 {
     int64_t n = m->weight->shape[0], k = m->weight->shape[1];
+    bool is_trained = cri_own(m->weight)->is_trainable;
     piece at;
 
     CR_TRY(enter_group(m, p, err));
-    for (int64_t first = 0; next_piece(m, p, first, &at); first += at.num) {
+    for (int64_t first = 0; (dx || is_trained) && next_piece(m, p, first, &at); first += at.num) {
         const cr_expert_linear_grad_args a = {
-            .x = m->has_trainable ? cr_at_const(p->dtype, x, at.first_row * k) : NULL,
+            .x = is_trained ? cr_at_const(p->dtype, x, at.first_row * k) : NULL,
             .dy = cr_at_const(p->dtype, dy, at.first_row * n),
             .w = at.w,
             .rows = at.rows,
             .num_experts = at.num,
             .dx = dx ? cr_at(p->dtype, dx, at.first_row * k) : NULL,
             .is_dx_added = how == CRI_DX_ADD,
-            .dw = m->has_trainable ? at.dw : NULL};
+            .dw = is_trained ? at.dw : NULL};
         CR_TRY(cr_expert_linear_grad(p->dev, &a, err));
     }
+    CR_TRY(adapt_group(m, p, x, dy, dx, err));
     return leave_group(m, p, err);
 }
 

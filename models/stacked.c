@@ -26,6 +26,9 @@ static void stack_expert(cr_model *model, cr_module *m)
         int64_t rows = params[i]->shape[0], cols = params[i]->shape[1], wide = i < 2 ? 2 : 1;
         cr_stacked *s = cri_alloc(model, sizeof *s);
         s->tensor = tensor_name(model, m->parent->name, tensors[i]);
+        s->num_dims = 3;
+        s->row_step = 1;
+        s->col_step = wide * rows;
         s->shape[0] = num;
         s->shape[1] = cols;
         s->shape[2] = wide * rows;
@@ -44,14 +47,35 @@ void cri_stack_experts(cr_model *model)
     }
 }
 
-cr_column cr_stacked_column(const cr_param *param, int64_t begin, int64_t end, int64_t col)
+int64_t cr_stacked_num_columns(const cr_param *p)
 {
-    int64_t cols = param->shape[1];
+    const cr_stacked *s = p->stacked;
+
+    return s->row_step == 1 ? p->shape[1] : s->col_step == 1 ? p->shape[0] : p->num_elems;
+}
+
+/* Rows [.., stop) of a column. */
+static cr_column column_of(const cr_param *p, int64_t begin, int64_t end, int64_t col)
+{
+    int64_t cols = p->shape[1];
     int64_t row = begin > col ? (begin - col + cols - 1) / cols : 0,
             stop = end > col ? (end - col + cols - 1) / cols : 0;
 
     return (cr_column){.elem = row * cols + col,
                        .step = cols,
-                       .at = param->stacked->first + col * param->stacked->shape[2] + row,
+                       .at = p->stacked->first + col * p->stacked->col_step + row,
                        .num = stop > row ? stop - row : 0};
+}
+
+cr_column cr_stacked_column(const cr_param *p, int64_t begin, int64_t end, int64_t index)
+{
+    const cr_stacked *s = p->stacked;
+    int64_t cols = p->shape[1], num = s->col_step == 1 ? cols : 1, first = index * num,
+            elem = cr_max64(begin, first), stop = end < first + num ? end : first + num;
+
+    if (s->row_step == 1) return column_of(p, begin, end, index);
+    return (cr_column){.elem = elem,
+                       .step = 1,
+                       .at = s->first + elem / cols * s->row_step + elem % cols * s->col_step,
+                       .num = stop > elem ? stop - elem : 0};
 }

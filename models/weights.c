@@ -46,7 +46,9 @@ typedef struct source {
     int64_t first;           /* element of the tensor */
     int num_dims;            /* the shape it must have */
     int64_t shape[CR_PARAM_MAX_DIMS];
-    bool is_stacked; /* as param->stacked says, which knows the places of elements */
+    bool is_stacked;         /* as param->stacked says, which knows the places of elements */
+    const cr_tensor *second; /* of up_proj, see find_apart */
+    bool is_apart, is_up;
 } source;
 
 static source find_fused(const cr_weights *w, const cr_param *p)
@@ -107,9 +109,63 @@ static bool is_stacked(const cr_weights *w, const cr_param *p, const source *oth
     return !t || t->num_dims != 3 || t->shape[1] == (is_down ? h : m);
 }
 
+static const cr_tensor *find_in_adapter(const cr_weights *w, const char *name)
+{
+    char *full = cr_peft_tensor_name(name);
+    const cr_tensor *found = cr_tensors_find(w->adapter, full);
+
+    cr_free(full);
+    return found;
+}
+
+/* gate_proj and up_proj of an expert, as older PEFT has them, an adapter each. Beside each other they are one of twice the
+ * rank: A of gate_proj above that of up_proj, B of gate_proj [.., 0] and that of up_proj [0, ..]. */
+static source find_apart(const cr_weights *w, const cr_param *p)
+{
+    static const char of_a[] = "gate_up_proj.lora_A.weight";
+    size_t num = strlen(p->name);
+    bool is_a = num > sizeof of_a && strcmp(p->name + num - (sizeof of_a - 1), of_a) == 0;
+    int prefix = (int)(num - (sizeof of_a - 1));
+    source s = {.is_apart = true, .num_dims = 2, .shape = {p->shape[0], p->shape[1]}};
+    char *gate, *up;
+
+    if (!is_a) {
+        s.shape[1] /= 2;
+        s.is_up = strstr(p->name, ".up_proj.lora_B") != NULL;
+        s.tensor = find_in_adapter(w, p->name);
+        return s;
+    }
+    s.shape[0] /= 2;
+    gate = cr_asprintf("%.*sgate_proj.lora_A.weight", prefix, p->name);
+    up = cr_asprintf("%.*sup_proj.lora_A.weight", prefix, p->name);
+    s.tensor = find_in_adapter(w, gate);
+    s.second = find_in_adapter(w, up);
+    if (!s.second) s.tensor = NULL;
+    cr_free(gate);
+    cr_free(up);
+    return s;
+}
+
+/* A or B of an expert, in one tensor with the others', or alone as in files of older PEFT. */
+static source find_of_expert(const cr_weights *w, const cr_param *p)
+{
+    source s = {.tensor = find_in_adapter(w, p->stacked->tensor),
+                .is_stacked = true,
+                .num_dims = p->stacked->num_dims};
+
+    memcpy(s.shape, p->stacked->shape, sizeof p->stacked->shape);
+    if (s.tensor) return s;
+    if (!strstr(p->name, ".down_proj.")) return find_apart(w, p);
+    return (source){
+        .tensor = find_in_adapter(w, p->name), .num_dims = 2, .shape = {p->shape[0], p->shape[1]}};
+}
+
 static source find_source(const cr_weights *w, const cr_param *p)
 {
-    source s = {.tensor = find_own(w, p), .num_dims = p->num_dims};
+    source s = {.num_dims = p->num_dims};
+
+    if (p->is_adapter && p->stacked && w->adapter) return find_of_expert(w, p);
+    s.tensor = find_own(w, p);
 
     if (s.tensor) {
         memcpy(s.shape, p->shape, sizeof s.shape);
@@ -160,6 +216,7 @@ static cr_status match_names(const cr_weights *w, const cr_tensors *in, const ch
         source s;
         if (tensors_of(w, p) != in) continue;
         s = find_source(w, p);
+        if (s.second) is_used[s.second - in->tensor] = true;
         if (s.tensor)
             is_used[s.tensor - in->tensor] = true;
         else if (is_adapter || !p->is_added)
@@ -213,7 +270,7 @@ static cr_status match_shapes(const cr_weights *w, const cr_tensors *in, const c
         if (!t) continue; /* added */
         is_same = t->num_dims == s.num_dims;
         for (int d = 0; is_same && d < s.num_dims; d++)
-            is_same = t->shape[d] == s.shape[d];
+            is_same = t->shape[d] == s.shape[d] && (!s.second || s.second->shape[d] == s.shape[d]);
         write_shape(got, t->shape, t->num_dims);
         write_shape(want, s.shape, s.num_dims);
         if (!is_same)
@@ -281,9 +338,9 @@ void cr_weights_close(cr_weights *w)
 static cr_status read_stacked(const cr_tensor *tensor, const cr_param *p, int64_t begin,
                               int64_t end, float *out, cr_err *err)
 {
-    float *column = CR_NEW_ARRAY(float, (size_t)p->shape[0]);
+    float *column = CR_NEW_ARRAY(float, (size_t)cr_max64(p->shape[0], p->shape[1]));
 
-    for (int64_t col = 0; col < p->shape[1] && err->status == CR_OK; col++) {
+    for (int64_t col = 0; col < cr_stacked_num_columns(p) && err->status == CR_OK; col++) {
         cr_column run = cr_stacked_column(p, begin, end, col);
         if (run.num == 0) continue;
         cr_note(cr_tensor_read_f32(tensor, run.at, run.at + run.num, column, err));
@@ -294,6 +351,23 @@ static cr_status read_stacked(const cr_tensor *tensor, const cr_param *p, int64_
     return err->status;
 }
 
+/* See find_apart. */
+static cr_status read_apart(const source *s, const cr_param *p, int64_t begin, int64_t end,
+                            float *out, cr_err *err)
+{
+    int64_t cols = s->shape[1], all = p->shape[1], first = s->tensor->num_elems;
+
+    for (int64_t e = begin; e < end; e++) {
+        int64_t row = e / all, col = e % all - (s->is_up ? cols : 0);
+        const cr_tensor *t = s->second && e >= first ? s->second : s->tensor;
+        int64_t at = s->second ? e % first : row * cols + col;
+        out[e - begin] = 0;
+        if (s->second || (col >= 0 && col < cols))
+            CR_TRY(cr_tensor_read_f32(t, at, at + 1, out + (e - begin), err));
+    }
+    return CR_OK;
+}
+
 cr_status cr_weights_read(const cr_weights *w, const cr_param *param, int64_t begin, int64_t end,
                           float *out, cr_err *err)
 {
@@ -301,6 +375,7 @@ cr_status cr_weights_read(const cr_weights *w, const cr_param *param, int64_t be
     source s = find_source(w, own);
 
     CR_CHECK(s.tensor, "%s is not in the checkpoint", own->name);
+    if (s.is_apart) return read_apart(&s, own, begin, end, out, err);
     if (s.is_stacked) return read_stacked(s.tensor, own, begin, end, out, err);
     return cr_tensor_read_f32(s.tensor, s.first + begin, s.first + end, out, err);
 }

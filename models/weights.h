@@ -36,20 +36,22 @@ CR_MUST cr_status cr_weights_read(const cr_weights *weights, const cr_param *par
 /* ---- tensors of several parameters ---- */
 
 /* Files of qwen3_vl_moe have the experts of a layer in two tensors, transposed: gate_up_proj [E, h, 2 m],
- * gate beside up, and down_proj [E, m, h]. Element (row, col) of the parameter is element
- * first + col * shape[2] + row there. */
+ * gate beside up, and down_proj [E, m, h]. PEFT's have A of all experts below each other, and of B the columns of a rank of all
+ * experts beside each other. Element (row, col) of the parameter is element first + row * row_step + col * col_step there. */
 typedef struct cr_stacked {
     const char *tensor;
-    int64_t shape[3], first;
+    int num_dims;
+    int64_t shape[3], first, row_step, col_step;
 } cr_stacked;
 
-/* Elements of such a parameter, `step` apart, that lie together in the tensor. */
+/* Elements of such a parameter, `step` apart, that lie together in the tensor: of a column, of a row, or one alone. */
 typedef struct cr_column {
     int64_t elem, step; /* the first one, of the parameter */
     int64_t at, num;    /* in the tensor */
 } cr_column;
-/* Those among elements [begin, end) that are of a column; num may be 0. There are shape[1] columns. */
-cr_column cr_stacked_column(const cr_param *param, int64_t begin, int64_t end, int64_t col);
+int64_t cr_stacked_num_columns(const cr_param *param);
+/* Those among elements [begin, end) that are of one of them; num may be 0. */
+cr_column cr_stacked_column(const cr_param *param, int64_t begin, int64_t end, int64_t index);
 
 /* ---- random weights ---- */
 

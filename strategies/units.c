@@ -101,7 +101,8 @@ static int64_t mark_below(builder *b, const cr_module *m, bool *has_layer)
               (p->should_wrap_lm_output && m->is_lm_head) ||
               (p->min_elems > 0 && left >= p->min_elems) || begins_fp32(m);
     *has_layer = *has_layer || is_below || is_layer;
-    if (!is_unit || !m->parent || m->is_container || is_tied_pair(m) || m->parent->adapter)
+    if (!is_unit || !m->parent || m->is_container || is_tied_pair(m) ||
+        (m->weight && m->weight->is_adapter))
         return left;
     b->marks[index] = is_expert ? MARK_EXPERT : MARK_UNIT;
     return 0;

@@ -29,12 +29,14 @@ static inline uint32_t crc32(const char *text)
 }
 
 /* As in vision_models.py. */
+static int64_t noise_seed;
 static inline double noise(const char *name, const char *what, int64_t at)
 {
-    char text[200];
+    char text[200], seed[24] = "";
     uint32_t x;
 
-    snprintf(text, sizeof text, "%s%s", what, name);
+    if (noise_seed) snprintf(seed, sizeof seed, "%lld ", (long long)noise_seed);
+    snprintf(text, sizeof text, "%s%s%s", seed, what, name);
     x = crc32(text) + (uint32_t)at;
     x = (x ^ (x >> 16)) * 0x7FEB352Du;
     x = (x ^ (x >> 15)) * 0x846CA68Bu;

@@ -122,14 +122,31 @@ static cr_status open_writer(merge *g, const char *out, cr_err *err)
     return err->status;
 }
 
+static size_t num_adapted(const cr_module *m)
+{
+    size_t num = m->adapter != NULL;
+
+    for (size_t i = 0; i < m->num_children; i++)
+        num += num_adapted(m->children[i]);
+    return num;
+}
+
 static cr_status put_all(const merge *g, cr_err *err)
 {
+    size_t left = num_adapted(g->model->root);
+
     for (size_t i = 0; i < g->tensors->num_tensors; i++) {
         const cr_tensor *t = &g->tensors->tensor[i];
         const cr_module *m = find_adapted(g->model->root, t->name);
+        left -= m != NULL;
         CR_TRY(m ? put_merged(g, m, t, i, err)
                  : cr_tensor_writer_put(g->writer, i, 0, t->num_elems, t->data, err));
     }
+    if (left)
+        return cr_fail(err, CR_EABSENT,
+                       "%s: %zu weights with adapters are in tensors of several experts, which are "
+                       "not merged",
+                       g->folder, left);
     return CR_OK;
 }
 

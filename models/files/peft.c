@@ -25,25 +25,17 @@ char *cr_peft_tensor_name(const char *param_name)
 static bool is_known(const char *key)
 {
     static const char *const keys[] = {
-        "auto_mapping",
-        "base_model_name_or_path",
-        "corda_config",
-        "ensure_weight_tying",
-        "eva_config",
-        "inference_mode",
-        "loftq_config",
-        "lora_alpha",
-        "lora_dropout",
-        "lora_ga_config",
-        "megatron_core",
-        "peft_type",
-        "peft_version",
-        "qalora_group_size",
-        "r",
-        "revision",
-        "runtime_config",
-        "target_modules",
-        "task_type",
+        "auto_mapping",      "base_model_name_or_path",
+        "corda_config",      "ensure_weight_tying",
+        "eva_config",        "inference_mode",
+        "loftq_config",      "lora_alpha",
+        "lora_dropout",      "lora_ga_config",
+        "megatron_core",     "peft_type",
+        "peft_version",      "rank_pattern",
+        "alpha_pattern",     "target_parameters",
+        "qalora_group_size", "r",
+        "revision",          "runtime_config",
+        "target_modules",    "task_type",
         "use_rslora",
     };
 
@@ -51,6 +43,9 @@ static bool is_known(const char *key)
         if (strcmp(key, keys[i]) == 0) return true;
     return false;
 }
+
+/* What PEFT makes of gate_proj and up_proj of experts. */
+static const char gate_up[] = ".*\\.gate_up_proj";
 
 static bool is_text(const json_t *v, const char *text)
 {
@@ -63,7 +58,7 @@ static bool is_unset(const char *key, const json_t *v)
     if (strcmp(key, "bias") == 0 && is_text(v, "none")) return true;
     if (strcmp(key, "init_lora_weights") == 0 && (json_is_boolean(v) || is_text(v, "gaussian")))
         return true;
-    return json_is_null(v) || json_is_false(v) || is_text(v, "") ||
+    return !v || json_is_null(v) || json_is_false(v) || is_text(v, "") ||
            (json_is_array(v) && json_array_size(v) == 0) ||
            (json_is_object(v) && json_object_size(v) == 0);
 }
@@ -86,43 +81,79 @@ static cr_status check_keys(json_t *config, cr_err *err)
     return CR_OK;
 }
 
-static cr_status bad_target(cr_err *err)
+static cr_status bad_target(const char *key, cr_err *err)
 {
     return cr_fail(err, CR_EFORMAT,
-                   "target_modules must be a list of names of Linears or ends of them, or a "
-                   "regular expression");
+                   "%s must be a list of names of Linears or ends of them, or a "
+                   "regular expression",
+                   key);
 }
 
-/* To a list with commas, an expression with one of * $ | ( in it, or all-linear (cr_adapter_options). */
-static cr_status read_target(const json_t *v, char **out, cr_err *err)
+static cr_status read_list(const char *key, const json_t *v, char **out, cr_err *err)
 {
     cr_buf list = {0};
     size_t i;
     json_t *entry;
 
-    if (json_is_string(v)) {
-        const char *text = json_string_value(v);
-        if (json_string_length(v) == 0 || json_string_length(v) != strlen(text))
-            return bad_target(err);
-        if (strcasecmp(text, "all-linear") == 0)
-            *out = cr_strdup("all-linear");
-        else
-            *out = cr_adapter_is_pattern(text) ? cr_strdup(text) : cr_asprintf("(?:%s)", text);
-        return CR_OK;
-    }
-    if (json_array_size(v) == 0) return bad_target(err);
     json_array_foreach(v, i, entry)
     {
         const char *text = json_string_value(entry);
         if (!text || !text[0] || json_string_length(entry) != strlen(text) || strpbrk(text, ", ") ||
             cr_adapter_is_pattern(text)) {
             cr_buf_free(&list);
-            return bad_target(err);
+            return bad_target(key, err);
         }
         cr_buf_addf(&list, "%s%s", i ? "," : "", text);
     }
-    *out = cr_strdup(list.data);
+    if (list.num_bytes) *out = cr_strdup(list.data);
     cr_buf_free(&list);
+    return CR_OK;
+}
+
+/* To a list with commas, an expression with one of * $ | ( in it, or all-linear (cr_adapter_options). NULL: parameters alone. */
+static cr_status read_target(const json_t *v, const char *parameters, char **out, cr_err *err)
+{
+    static const char key[] = "target_modules";
+
+    if (json_is_string(v)) {
+        const char *text = json_string_value(v);
+        if (json_string_length(v) == 0 || json_string_length(v) != strlen(text))
+            return bad_target(key, err);
+        if (strcasecmp(text, "all-linear") == 0)
+            *out = cr_strdup("all-linear");
+        else
+            *out = cr_adapter_is_pattern(text) ? cr_strdup(text) : cr_asprintf("(?:%s)", text);
+        return CR_OK;
+    }
+    if (v && !json_is_null(v) && !json_is_array(v)) return bad_target(key, err);
+    CR_TRY(read_list(key, v, out, err));
+    return *out || parameters ? CR_OK : bad_target(key, err);
+}
+
+static bool is_number(const json_t *v, double x)
+{
+    return json_is_number(v) && !(json_number_value(v) < x) && !(json_number_value(v) > x);
+}
+
+/* Other ranks for some modules: only twice the rank and alpha for gate_up_proj of experts. */
+static cr_status read_patterns(const json_t *config, int64_t rank, double alpha, bool *is_twice,
+                               cr_err *err)
+{
+    static const char *const keys[] = {"rank_pattern", "alpha_pattern"};
+    const double want[] = {2 * (double)rank, 2 * alpha};
+    bool is_there[2];
+
+    for (int i = 0; i < 2; i++) {
+        const json_t *v = json_object_get(config, keys[i]);
+        is_there[i] = !is_unset(keys[i], v);
+        if (is_there[i] &&
+            !(json_object_size(v) == 1 && is_number(json_object_get(v, gate_up), want[i])))
+            return cr_fail(err, CR_EABSENT, "%s is not available: " MERGE_IT, keys[i]);
+    }
+    if (is_there[0] != is_there[1])
+        return cr_fail(err, CR_EABSENT, "%s without %s is not available: " MERGE_IT,
+                       keys[is_there[1]], keys[is_there[0]]);
+    *is_twice = is_there[0];
     return CR_OK;
 }
 
@@ -134,7 +165,8 @@ static cr_status read_options(json_t *config, const char *folder, cr_adapter_opt
                  *rslora = json_object_get(config, "use_rslora"),
                  *dropout = json_object_get(config, "lora_dropout"),
                  *base = json_object_get(config, "base_model_name_or_path");
-    char *target = NULL;
+    char *target = NULL, *parameters = NULL;
+    bool is_twice = false;
 
     CR_TRY(check_keys(config, err));
     if (!json_is_integer(rank) || json_integer_value(rank) < 1 ||
@@ -147,8 +179,17 @@ static cr_status read_options(json_t *config, const char *folder, cr_adapter_opt
         return cr_fail(err, CR_EFORMAT, "lora_dropout must be a number from 0 on and below 1");
     if (rslora && !json_is_boolean(rslora) && !json_is_null(rslora))
         return cr_fail(err, CR_EFORMAT, "use_rslora must be true or false");
-    CR_TRY(read_target(json_object_get(config, "target_modules"), &target, err));
+    CR_TRY(
+        read_patterns(config, json_integer_value(rank), json_number_value(alpha), &is_twice, err));
+    CR_TRY(read_list("target_parameters", json_object_get(config, "target_parameters"), &parameters,
+                     err));
+    if (read_target(json_object_get(config, "target_modules"), parameters, &target, err) != CR_OK) {
+        cr_free(parameters);
+        return err->status;
+    }
     *o = (cr_adapter_options){.target = target,
+                              .parameters = parameters,
+                              .is_gate_up_twice = is_twice,
                               .rank = json_integer_value(rank),
                               .alpha = json_number_value(alpha),
                               .use_rslora = json_is_true(rslora),
@@ -184,19 +225,16 @@ void cr_peft_options_fini(cr_adapter_options *o)
 {
     cr_free((void *)(uintptr_t)o->target);
     cr_free((void *)(uintptr_t)o->folder);
+    cr_free((void *)(uintptr_t)o->parameters);
     *o = (cr_adapter_options){0};
 }
 
 /* ---- writing ---- */
 
-static void add_target(cr_buf *text, const char *target)
+static void add_list(cr_buf *text, const char *list)
 {
-    const char *at = target;
+    const char *at = *list ? list : NULL;
 
-    if (cr_adapter_is_pattern(target) || strcmp(target, "all-linear") == 0) {
-        cr_json_add_string(text, target, strlen(target));
-        return;
-    }
     cr_buf_addc(text, '[');
     for (bool is_first = true; at; is_first = false) {
         size_t num;
@@ -208,6 +246,25 @@ static void add_target(cr_buf *text, const char *target)
         if (at) at++;
     }
     cr_buf_addc(text, ']');
+}
+
+static void add_target(cr_buf *text, const char *target)
+{
+    if (cr_adapter_is_pattern(target) || strcmp(target, "all-linear") == 0)
+        cr_json_add_string(text, target, strlen(target));
+    else
+        add_list(text, target);
+}
+
+/* Twice r, or alpha, for gate_up_proj. */
+static void add_pattern(cr_buf *text, const char *key, double value, const cr_adapter_options *o)
+{
+    cr_buf_addf(text, "  \"%s\": {", key);
+    if (o->is_gate_up_twice) {
+        cr_json_add_string(text, gate_up, strlen(gate_up));
+        cr_buf_addf(text, ": %.17g", 2 * value);
+    }
+    cr_buf_adds(text, "},\n");
 }
 
 static void add_name(cr_buf *text, const char *name)
@@ -224,7 +281,9 @@ cr_status cr_peft_config_write(const char *folder, const cr_adapter_options *o,
     char *path = cr_path_join(folder, CR_PEFT_CONFIG);
     cr_buf text = {0};
 
-    cr_buf_adds(&text, "{\n  \"alpha_pattern\": {},\n  \"base_model_name_or_path\": ");
+    cr_buf_adds(&text, "{\n");
+    add_pattern(&text, "alpha_pattern", o->alpha, o);
+    cr_buf_adds(&text, "  \"base_model_name_or_path\": ");
     add_name(&text, base_model);
     cr_buf_adds(&text, ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": false,\n"
                        "  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n"
@@ -234,12 +293,21 @@ cr_status cr_peft_config_write(const char *folder, const cr_adapter_options *o,
     cr_note(cr_json_add_double(&text, o->dropout, err));
     cr_buf_addf(&text,
                 ",\n  \"modules_to_save\": null,\n"
-                "  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n  \"rank_pattern\": {},\n"
-                "  \"target_modules\": ",
+                "  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n",
                 (long long)o->rank);
-    add_target(&text, o->target);
+    add_pattern(&text, "rank_pattern", (double)o->rank, o);
+    cr_buf_adds(&text, "  \"target_modules\": ");
+    if (o->modules)
+        add_list(&text, o->modules);
+    else
+        add_target(&text, o->target);
+    cr_buf_adds(&text, ",\n  \"target_parameters\": ");
+    if (o->parameters)
+        add_list(&text, o->parameters);
+    else
+        cr_buf_adds(&text, "null");
     cr_buf_addf(&text,
-                ",\n  \"target_parameters\": null,\n  \"task_type\": \"CAUSAL_LM\",\n"
+                ",\n  \"task_type\": \"CAUSAL_LM\",\n"
                 "  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n",
                 o->use_rslora ? "true" : "false");
     if (err->status == CR_OK) cr_note(cr_file_write_atomic(path, text.data, text.num_bytes, err));

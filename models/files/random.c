@@ -16,7 +16,7 @@ static cr_status put_columns(cr_tensor_writer *writer, const cr_param *param, si
     size_t bytes = cr_dtype_bytes(dtype);
     char *column = cr_alloc((size_t)param->shape[0] * bytes);
 
-    for (int64_t col = 0; col < param->shape[1] && err->status == CR_OK; col++) {
+    for (int64_t col = 0; col < cr_stacked_num_columns(param) && err->status == CR_OK; col++) {
         cr_column run = cr_stacked_column(param, begin, end, col);
         for (int64_t i = 0; i < run.num; i++)
             memcpy(column + (size_t)i * bytes,
@@ -54,8 +54,8 @@ static size_t add_spec(cr_tensor_spec *specs, size_t *num, const cr_param *p, cr
 
     for (size_t i = *num; p->stacked && i-- > 0;)
         if (strcmp(specs[i].name, name) == 0) return i;
-    specs[*num] =
-        (cr_tensor_spec){.name = name, .dtype = dtype, .num_dims = p->stacked ? 3 : p->num_dims};
+    specs[*num] = (cr_tensor_spec){
+        .name = name, .dtype = dtype, .num_dims = p->stacked ? p->stacked->num_dims : p->num_dims};
     memcpy(specs[*num].shape, p->stacked ? p->stacked->shape : p->shape,
            (size_t)specs[*num].num_dims * sizeof *p->shape);
     return (*num)++;

@@ -93,7 +93,7 @@ static cr_status put_columns(struct cri_save *s, const piece *p, cr_err *err)
     char *all = cr_alloc(p->num * from);
 
     cr_note(cr_download(p->dev, all, p->data, p->num * from, err));
-    for (int64_t col = 0; col < p->stacked->shape[1] && err->status == CR_OK; col++) {
+    for (int64_t col = 0; col < cr_stacked_num_columns(p->stacked) && err->status == CR_OK; col++) {
         cr_column run = cr_stacked_column(p->stacked, p->first, p->first + (int64_t)p->num, col);
         for (int64_t i = 0; i < run.num && err->status == CR_OK; i += BLOCK) {
             int64_t n = run.num - i < BLOCK ? run.num - i : BLOCK;

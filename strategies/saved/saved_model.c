@@ -53,7 +53,7 @@ static int64_t add_tensor(const cr_fsdp *f, const cr_param *q, int64_t at, cr_bu
     add_name(q, json);
     cr_buf_addf(json, ":{\"dtype\":\"%s\",\"shape\":[",
                 cr_tensor_dtype_name(cri_model_dtype(f, q)));
-    for (int d = 0; d < (q->stacked ? 3 : q->num_dims); d++) {
+    for (int d = 0; d < (q->stacked ? q->stacked->num_dims : q->num_dims); d++) {
         cr_buf_addf(json, "%s%lld", d ? "," : "", (long long)shape[d]);
         num_bytes *= shape[d];
     }

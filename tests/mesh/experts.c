@@ -83,6 +83,40 @@ static void c31_nothing_for_a_peer(void)
     cr_free(one.grad);
 }
 
+/* Adapters of attention, experts and routers, experts on other ranks or not, together or one by one, and in tiles. */
+static void adapters_of_experts(void)
+{
+    static const char *const of_lists[] = {"Qwen3MoeExperts"};
+    cut c = {.ranks = 1,
+             .ulysses = 1,
+             .micro = 3,
+             .heads = 4,
+             .kv_heads = 2,
+             .shortest = 2,
+             .is_moe = true,
+             .adapters = "all-linear,all-router",
+             .rank = 3,
+             .wrap = {.num_expert_classes = 0}};
+    cut_result one = cut_run(&c, 0), got;
+
+    for (int i = 0; i < 5; i++) {
+        c.ranks = i == 0 ? 2 : 4;
+        c.ep = i < 2 ? 1 : i == 4 ? 4 : 2;
+        c.efsdp = c.ranks / c.ep;
+        c.is_recomputed = i % 2;
+        c.num_tiles = i == 3 ? 3 : 0;
+        c.wrap.expert_classes = i == 2 ? of_lists : of_experts;
+        c.wrap.num_expert_classes = i > 0;
+        got = cut_run(&c, 0);
+        if (me == 0)
+            CR_CHECK(cut_distance(&got, &one) <= 1e-6 &&
+                         fabs(got.norm - one.norm) <= 1e-6 * one.norm,
+                     "adapters, case %d: gradient off by %.3g", i, cut_distance(&got, &one));
+        cr_free(got.grad);
+    }
+    cr_free(one.grad);
+}
+
 static void wrong_numbers_are_sentences(void)
 {
     cr_mesh_shape shape;
@@ -112,6 +146,7 @@ int main(void)
     OK(cr_group_create(world, NULL, "everyone", ranks, 4, &everyone, &err));
     c31_gathers_are_those_of_own_experts();
     c31_nothing_for_a_peer();
+    adapters_of_experts();
     wrong_numbers_are_sentences();
     cr_group_destroy(everyone);
     cr_world_close(world);

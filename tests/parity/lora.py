@@ -1,54 +1,146 @@
-"""lora.py -- LoRA of PEFT on tiny Llama, Qwen2 (biases) and Qwen3 (tied or not), for tests/unit/models_adapters.c.
+"""lora.py -- LoRA of PEFT on tiny Llama, Qwen2 (biases), Qwen3 (tied or not), Qwen3-MoE (ParamWrapper) and the language model of
+Qwen3-VL, for tests/unit/models_adapters.c.
 
-    python tests/parity/lora.py tests/parity      (PEFT 0.21, Transformers 5.24 and PyTorch, on the CPU)
+    python tests/parity/lora.py tests/parity              (PEFT 0.21, Transformers 5.24 and PyTorch, on the CPU)
+    python tests/parity/lora.py FOLDER --seed 7 --hidden 96 --layers 3 --rank 5 && build/release/unit_models_adapters FOLDER/lora.json
 
-lora.json: log-probs and the gradients of every A and B in float64, targets by list, by a regular expression and by all-linear.
-Weights, A and B too, and the gradient that comes in are `noise`, as in text_models.py."""
-import pathlib, sys
+lora.json: log-probs and the gradients of every A and B in float64, targets by list, by a regular expression and by all-linear; then
+20 steps of AdamW, in float64, too: A and B, and the log-probs, after them. Weights, A and B too, and the gradient that comes in are
+`noise`, as in text_models.py. `own` are the largest errors of PEFT itself in float32. croll computes in float32: what is
+compared is PEFT in float64 against it."""
+import argparse, copy, json, pathlib, re, sys
 
 sys.path.append(sys.path.pop(0))  # tokenizers.py of this folder is not the package
+import numpy as np
 import peft
+import torch
 import transformers as tf
 
 import text_models as t
+import vision_models as v
 from vision_models import noise
+
+STEPS, ADAM = 20, dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.1)
+SIZES = dict(t.SIZES, num_hidden_layers=2)
 
 
 def llama():
-    return tf.LlamaForCausalLM(tf.LlamaConfig(**t.SIZES, num_hidden_layers=2, tie_word_embeddings=False))
+    return tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES, tie_word_embeddings=False))
 
 
 def qwen2():
-    return tf.Qwen2ForCausalLM(tf.Qwen2Config(**t.SIZES, num_hidden_layers=2, tie_word_embeddings=False))
+    return tf.Qwen2ForCausalLM(tf.Qwen2Config(**SIZES, tie_word_embeddings=False))
 
 
 def qwen3(tied):
-    return lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**t.SIZES, num_hidden_layers=2, head_dim=16, tie_word_embeddings=tied))
+    return lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=tied))
 
 
-CASES = [("llama list", llama, "q_proj,v_proj,down_proj", 4, 8.0, False),
-         ("qwen2 all-linear", qwen2, "all-linear", 3, 4.0, False),
-         ("qwen2 regex", qwen2, r"model\.layers\.\d+\.(self_attn\.[kvo]_proj|mlp\.gate_proj)", 2, 7.0, True),
-         ("qwen3 tied", qwen3(True), "layers.1.self_attn.k_proj,up_proj", 5, 16.0, True),
-         ("qwen3 untied", qwen3(False), "all-linear", 8, 16.0, False)]
+def qwen3_moe():
+    return tf.Qwen3MoeForCausalLM(tf.Qwen3MoeConfig(**SIZES, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+                                                    experts_implementation="eager", tie_word_embeddings=False))
 
 
-def croll(name):
-    return name.removeprefix("base_model.model.").replace(".default", "")
+# name, model, lora_target of croll, rank, alpha (None: 2 x rank), rslora; arguments of LoraConfig where they are others than that target
+CASES = [("llama list", llama, "q_proj,v_proj,down_proj", 4, 8.0, False, {}),
+         ("qwen2 all-linear", qwen2, "all-linear", 3, None, False, {}),
+         ("qwen2 regex", qwen2, r"model\.layers\.\d+\.(self_attn\.[kvo]_proj|mlp\.gate_proj)", 2, 7.0, True, {}),
+         ("qwen3 tied", qwen3(True), "layers.1.self_attn.k_proj,up_proj", 5, 16.0, True, {}),
+         ("qwen3 untied", qwen3(False), "all-linear", 8, 16.0, False, {}),
+         ("qwen3_moe all", qwen3_moe, "all-linear,all-router", 2, 6.0, False, dict(target_modules="all-linear")),
+         ("qwen3_moe list", qwen3_moe, "k_proj,gate_proj,up_proj", 2, 5.0, True, {}),
+         ("qwen3_moe parameters", qwen3_moe, "q_proj,experts.gate_up_proj,experts.down_proj", 3, 6.0, False,
+          dict(target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
+         ("qwen3_vl list", v.qwen3_vl, "q_proj,o_proj,gate_proj,up_proj,down_proj", 3, 6.0, False, {})]
 
 
-def adapted(make, target, rank, alpha, rslora):
+def views(model):
+    """(croll's name, what it has of a parameter): the experts of a layer one by one."""
+    modules = dict(model.named_modules())
+    for name, p in model.named_parameters():
+        if not p.requires_grad:
+            continue
+        path, _, factor = name.removesuffix(".weight").removesuffix(".default").rpartition(".")
+        short, wrapper = path.removeprefix("base_model.model.").replace(".base_layer", ""), modules[path]
+        num = getattr(wrapper, "num_experts", 1)
+        if num == 1:
+            yield f"{short}.{factor}.weight", p, lambda x: x
+            continue
+        rank, is_wide = p.shape[0 if factor == "lora_A" else 1] // num, wrapper.parameter_name == "gate_up_proj"
+        for e in range(num):
+            if factor == "lora_A":
+                yield f"{short}.{e}.{wrapper.parameter_name}.lora_A.weight", p, lambda x, e=e: x[e * rank:(e + 1) * rank]
+            elif not is_wide:
+                yield f"{short}.{e}.down_proj.lora_B.weight", p, lambda x, e=e: x[:, e::num]
+            else:
+                half = p.shape[0] // 2
+                yield f"{short}.{e}.gate_proj.lora_B.weight", p, lambda x, e=e: x[:half, e::num]
+                yield f"{short}.{e}.up_proj.lora_B.weight", p, lambda x, e=e: x[half:, e::num]
+
+
+def adapted(make, target, rank, alpha, rslora, told={}):
     is_text = target == "all-linear" or any(c in target for c in "*$|(")
     model = peft.get_peft_model(t.made(make), peft.LoraConfig(
-        task_type="CAUSAL_LM", target_modules=target if is_text else target.split(","), r=rank, lora_alpha=alpha, use_rslora=rslora))
-    for name, p in model.named_parameters():
-        if p.requires_grad:
-            x = noise(croll(name), p.numel()) * 0.6 / p.shape[1] ** 0.5
-            p.data = t.torch.tensor(x.astype("float32").astype("float64")).reshape(p.shape)
+        task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank if alpha is None else alpha, use_rslora=rslora,
+        **(told or dict(target_modules=target if is_text else target.split(",")))))
+    for name, p, view in views(model):
+        part = view(p.data)
+        x = noise(name, part.numel()) * 0.6 / part.shape[1] ** 0.5
+        part.copy_(torch.tensor(x.astype("float32").astype("float64")).reshape(part.shape))
     return model.eval().double()
 
 
+def pieces(model, what):
+    return {name: view(what(p)).detach().double().numpy().ravel() for name, p, view in views(model)}
+
+
+def loss(model):
+    out = torch.cat([t.outputs(model, ids) for ids in t.SEQUENCES])
+    return out, (out * torch.tensor(noise("grad", len(out))).to(out.dtype)).sum()
+
+
+def run(model, dtype):
+    """Log-probs and gradients; log-probs and parameters after the steps."""
+    model = copy.deepcopy(model).to(dtype)
+    adam = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], **ADAM)
+    for step in range(STEPS):
+        adam.zero_grad()
+        out, total = loss(model)
+        total.backward()
+        if step == 0:
+            first = out.detach().double().numpy(), pieces(model, lambda p: p.grad)
+        adam.step()
+    return *first, loss(model)[0].detach().double().numpy(), pieces(model, lambda p: p.data)
+
+
+def worst(got, want):
+    return float(max(np.linalg.norm(got[n] - x) / np.linalg.norm(x) for n, x in want.items() if np.linalg.norm(x) > 0))
+
+
+def case(name, make, *spec):
+    model = adapted(make, *spec)
+    out, grads, after, trained = run(model, torch.float64)
+    single, grads32, after32, trained32 = run(model, torch.float32)
+    config = {k: x for k, x in json.loads(model.config.to_json_string(use_diff=False)).items() if x is not None and "label" not in k}
+    return dict(name=name, config=config, own=float(np.abs(single - out).max()), own_grad=worst(grads32, grads),
+                own_after=float(np.abs(after32 - after).max()), own_trained=worst(trained32, trained),
+                adapters=dict(target=spec[0], rank=spec[1], alpha=2 * spec[1] if spec[2] is None else spec[2], use_rslora=spec[3]),
+                out=out.tolist(), after=after.tolist(), adam=dict(ADAM, steps=STEPS),
+                grad={n: t.projections(n, g) for n, g in grads.items()}, trained={n: t.projections(n, x) for n, x in trained.items()})
+
+
 if __name__ == "__main__":
-    t.write(pathlib.Path(sys.argv[1]) / "lora.json",
-            [t.case(adapted(make, *spec), name, croll, adapters=dict(zip(("target", "rank", "alpha", "use_rslora"), spec)))
-             for name, make, *spec in CASES])
+    args = argparse.ArgumentParser()
+    args.add_argument("folder", type=pathlib.Path)
+    for key in "seed", "hidden", "layers", "rank":
+        args.add_argument(f"--{key}", type=int, default=0)
+    args = args.parse_args()
+    if args.hidden:
+        SIZES["hidden_size"], SIZES["intermediate_size"] = args.hidden, args.hidden * 3 // 2 + 1
+    if args.layers:
+        SIZES["num_hidden_layers"] = args.layers
+    v.SEED = args.seed
+    cases = [case(name, make, target, args.rank or rank, *rest) | dict(seed=args.seed) for name, make, target, rank, *rest in CASES]
+    for c in cases:
+        print(c["name"], *(f"{k} {c[k]:.2g}" for k in ("own", "own_grad", "own_after", "own_trained")))
+    (args.folder / "lora.json").write_text("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")

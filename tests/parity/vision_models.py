@@ -21,6 +21,7 @@ VISION = dict(hidden_size=32, intermediate_size=50, num_heads=2, patch_size=4, s
               temporal_patch_size=2, in_channels=3, out_hidden_size=64)
 IDS = dict(image_token_id=90, video_token_id=91, vision_start_token_id=92, vision_end_token_id=93)
 IMAGE, VIDEO, START, END = IDS.values()
+SEED = 0
 
 
 def rope(section):
@@ -70,8 +71,8 @@ def write_trees(path):
 
 # ---------------------------------------------------------------- numbers
 def noise(name, num):
-    """[-1, 1) from a name and an index, the same in C: a 32-bit mix of crc32(name) + index."""
-    x = (np.arange(num, dtype=np.uint64) + zlib.crc32(name.encode())) & 0xFFFFFFFF
+    """[-1, 1) from a name and an index, the same in C: a 32-bit mix of crc32(name) + index; another SEED, other names."""
+    x = (np.arange(num, dtype=np.uint64) + zlib.crc32((f"{SEED} " * bool(SEED) + name).encode())) & 0xFFFFFFFF
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         x = ((x ^ (x >> np.uint64(shift))) * np.uint64(factor)) & np.uint64(0xFFFFFFFF)
     return x.astype(np.float64) / 2.0 ** 31 - 1

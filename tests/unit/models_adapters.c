@@ -1,5 +1,5 @@
-/* models_adapters.c -- LoRA: log-probs and gradients of every A and B against PEFT (lora.json, by tests/parity/lora.py); first
- * values; which Linears a target takes; with adapters off, the bits of a model without them.
+/* models_adapters.c -- LoRA: log-probs, gradients of every A and B and 20 steps of AdamW against PEFT (lora.json, by
+ * tests/parity/lora.py); first values; which Linears a target takes; dropout; with adapters off, the bits of a model without them.
  * // also on far
  * // also on cuda
  */
@@ -8,6 +8,10 @@
 #include "strategies/units.h"
 #include "tests/golden_texts.h"
 #include "tests/memory.h"
+#include "tests/vl_models.h"
+
+static const char *path =
+    "tests/parity/lora.json"; /* or of the command line, with cases of other seeds and shapes */
 
 static cr_model_options options_of(const json_t *c)
 {
@@ -20,12 +24,103 @@ static cr_model_options options_of(const json_t *c)
                      .use_rslora = json_is_true(json_object_get(a, "use_rslora"))}};
 }
 
-/* As many trained parameters as PEFT has, and each one's gradient. */
+static double number(const json_t *c, const char *key)
+{
+    return json_number_value(json_object_get(c, key));
+}
+
+static float *values_of(const model_bench *b, const cr_param *p)
+{
+    return downloaded(b->dev, p->weight.data, (size_t)p->num_elems * sizeof(float));
+}
+
+/* AdamW over all A and B; each begins at a multiple of 64 bytes of the gradients. */
+static void adam_step(const model_bench *b, const json_t *adam, cr_mem *m, cr_mem *v, int64_t step)
+{
+    const json_t *betas = json_object_get(adam, "betas");
+    cr_err err = {0};
+
+    for (size_t i = 0; i < b->model->num_params; i++) {
+        const cr_param *p = b->model->params[i];
+        size_t at;
+        if (!p->is_trainable) continue;
+        at = (size_t)((const char *)p->grad - (const char *)b->full.grad);
+        must(cr_adamw(b->dev,
+                      &(cr_adamw_args){.param = (cr_mem *)(uintptr_t)p->weight.data,
+                                       .m = cr_mem_add(m, at),
+                                       .v = cr_mem_add(v, at),
+                                       .grad = p->grad,
+                                       .num = (size_t)p->num_elems,
+                                       .lr = number(adam, "lr"),
+                                       .beta1 = json_number_value(json_array_get(betas, 0)),
+                                       .beta2 = json_number_value(json_array_get(betas, 1)),
+                                       .eps = number(adam, "eps"),
+                                       .weight_decay = number(adam, "weight_decay"),
+                                       .grad_scale = 1,
+                                       .t = step},
+                      &err),
+             &err);
+    }
+}
+
+/* Log-probs of the golden's batch, and gradients of their sum with its weights. */
+static void step_back(const model_bench *b, const cr_pass *like, float *log_prob)
+{
+    float grad[MAX_TOKENS];
+    cr_outputs out = {{log_prob}}, grads = {{grad}};
+    cr_err err = {0};
+    cr_pass pass;
+    inputs in;
+
+    make_inputs(&in);
+    for (int t = 0; t < 21; t++)
+        grad[t] = (float)noise("grad", "", t);
+    pass = pass_of(b, &in, like);
+    must(cr_zero(b->dev, b->full.grad, b->full.grad_bytes, &err), &err);
+    must(cr_model_forward(b->model, &pass, &out, &err), &err);
+    must(cr_model_backward(b->model, &pass, &grads, &err), &err);
+}
+
+static void check_trajectory(const json_t *c, const cr_model_options *options, const cr_pass *like)
+{
+    const json_t *adam = json_object_get(c, "adam"), *after = json_object_get(c, "after");
+    double allowed = fmin(SLACK * number(c, "own_trained"), 1e-5);
+    float log_prob[MAX_TOKENS];
+    cr_mem *m, *v;
+    cr_err err = {0};
+    model_bench b;
+
+    open_bench(c, options, CR_F32, &b);
+    must(cr_device_alloc(b.dev, b.full.grad_bytes, &m, &err), &err);
+    must(cr_device_alloc(b.dev, b.full.grad_bytes, &v, &err), &err);
+    must(cr_zero(b.dev, m, b.full.grad_bytes, &err), &err);
+    must(cr_zero(b.dev, v, b.full.grad_bytes, &err), &err);
+    for (int64_t step = 1; step <= (int64_t)number(adam, "steps"); step++) {
+        step_back(&b, like, log_prob);
+        adam_step(&b, adam, m, v, step);
+    }
+    step_back(&b, like, log_prob);
+    for (size_t t = 0; t < json_array_size(after); t++)
+        check_near(log_prob[t], json_number_value(json_array_get(after, t)),
+                   fmin(SLACK * number(c, "own_after") + 1e-6, 1e-4));
+    for (size_t i = 0; i < b.model->num_params; i++) {
+        const cr_param *p = b.model->params[i];
+        float *values = p->is_trainable ? values_of(&b, p) : NULL;
+        if (values)
+            check_grad(p, values, json_object_get(json_object_get(c, "trained"), p->name), allowed);
+        cr_free(values);
+    }
+    cr_device_free(b.dev, m, b.full.grad_bytes);
+    cr_device_free(b.dev, v, b.full.grad_bytes);
+    model_bench_close(&b);
+}
+
+/* As many trained parameters as PEFT has, each one's gradient, and where 20 steps of AdamW take it. */
 static void numbers_of_peft(void **state)
 {
     static const cr_pass ways[] = {{.dtype = CR_F32},
                                    {.dtype = CR_F32, .should_recompute = true, .mlp_tiles = 3}};
-    json_t *all = read_cases("tests/parity/lora.json"), *c;
+    json_t *all = read_cases(path), *c;
     size_t at;
 
     (void)state;
@@ -34,15 +129,17 @@ static void numbers_of_peft(void **state)
         const cr_model_options options = options_of(c);
         size_t num = 0;
         model_bench b;
+        noise_seed = (int64_t)number(c, "seed");
         for (size_t i = 0; i < CR_COUNT(ways); i++)
             check_case(c, &options, CR_LOG_PROB, &ways[i]);
+        check_trajectory(c, &options, &ways[0]);
         open_bench(c, &options, CR_F32, &b);
         for (size_t i = 0; i < b.model->num_params; i++)
             num += b.model->params[i]->is_trainable;
         assert_int_equal(num, json_object_size(json_object_get(c, "grad")));
         model_bench_close(&b);
     }
-    assert_int_equal(at, 5);
+    assert_int_equal(at, 9);
     json_decref(all);
 }
 
@@ -63,7 +160,7 @@ static void run(const model_bench *b, const cr_pass *like, float *log_prob)
 static void bits_of_the_base(void **state)
 {
     static const cr_dtype dtypes[] = {CR_F32, CR_BF16};
-    json_t *all = read_cases("tests/parity/lora.json"), *c = json_array_get(all, 1);
+    json_t *all = read_cases(path), *c = json_array_get(all, 1);
     const cr_model_options options = options_of(c);
     float wide[MAX_TOKENS] = {0};
 
@@ -194,7 +291,7 @@ static void dropout(void **state)
     static const cr_pass ways[] = {{.dtype = CR_F32},
                                    {.dtype = CR_F32, .should_recompute = true},
                                    {.dtype = CR_F32, .mlp_tiles = 3}};
-    json_t *all = read_cases("tests/parity/lora.json"), *c = json_array_get(all, 1);
+    json_t *all = read_cases(path), *c = json_array_get(all, 1);
     cr_model_options options = options_of(c);
     double first = 0, off, there, back;
     float *grads = NULL;
@@ -303,8 +400,19 @@ static void targets(void **state)
         {qwen3, "q_proj,", "target '' matches no Linear", 0},
         {qwen3, "(q_proj", "parenthesis", 0},
         {moe, "q_proj,o_proj", NULL, 4},
-        {moe, "all-linear", "of routers", 0},
-        {moe, "gate_proj", "of experts", 0},
+        {moe, "all-linear", NULL, 2 * (4 + 4 * 2)},
+        {moe, "all-router", NULL, 2},
+        {moe, "mlp.gate", NULL, 2},
+        {moe, "gate_proj", "gate_proj of experts goes with up_proj", 0},
+        {moe, "up_proj,gate_proj", NULL, 2 * 4},
+        {moe, "layers.1.mlp.experts.gate_up_proj", NULL, 4},
+        {moe, "experts.3.down_proj", "adapters of 1 of the 4 experts of model.layers.0.mlp", 0},
+        {moe, ".*down_proj", NULL, 2 * 4},
+        {moe, "gate_up_prj", "(is it 'gate_up_proj'?)", 0},
+        {qwen3, "all-router", "target 'all-router' matches no Linear", 0},
+        {qwen2_5_vl, "all-linear", NULL, 2 * 7}, /* towers have none */
+        {qwen2_5_vl, "gate_proj", NULL, 2},
+        {qwen2_5_vl, "model\\.visual\\..*", "matches no Linear", 0},
     };
 
     (void)state;
@@ -324,6 +432,28 @@ static void targets(void **state)
             fail_msg("%s: %zu adapters", cases[i].target, num);
         cr_model_free(model);
     }
+}
+
+/* In one list with experts or beside a tower, adapter_config.json has the names of what has an adapter. */
+static void names_for_peft(void **state)
+{
+    cr_model *model = open_adapted(moe, "q_proj,experts.down_proj,mlp.gate");
+
+    (void)state;
+    assert_string_equal(model->adapters->modules,
+                        "model.layers.0.self_attn.q_proj,model.layers.1.self_attn.q_proj");
+    assert_string_equal(model->adapters->parameters,
+                        "model.layers.0.mlp.experts.down_proj,model.layers.0.mlp.gate.weight,"
+                        "model.layers.1.mlp.experts.down_proj,model.layers.1.mlp.gate.weight");
+    cr_model_free(model);
+    model = open_adapted(qwen2_5_vl, "gate_proj");
+    assert_string_equal(model->adapters->modules, "model.language_model.layers.0.mlp.gate_proj,"
+                                                  "model.language_model.layers.1.mlp.gate_proj");
+    assert_null(model->adapters->parameters);
+    cr_model_free(model);
+    model = open_adapted(qwen3, "q_proj");
+    assert_null(model->adapters->modules);
+    cr_model_free(model);
 }
 
 /* In the unit of its Linear, whatever makes units: A and B trained, the rest frozen. */
@@ -359,13 +489,37 @@ static void units(void **state)
     }
 }
 
-int main(void)
+/* A that two Linears of an expert have is in no unit of its own: they run while their expert's is there. */
+static void units_of_experts(void **state)
+{
+    static const char *const classes[] = {"Linear"};
+    static const cr_wrap_policy policy = {.classes = classes, .num_classes = 1, .is_nested = true};
+    cr_model *model = open_adapted(moe, "all-linear");
+    cr_err err = {0};
+    cr_units u;
+
+    (void)state;
+    must(cr_units_build(model, &policy, 2, &u, &err), &err);
+    for (size_t k = 0; k < u.num; k++)
+        assert_null(strstr(u.unit[k].name, "lora_"));
+    cr_units_free(&u);
+    cr_model_free(model);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_peft), cmocka_unit_test(bits_of_the_base),
-        cmocka_unit_test(first_values),    cmocka_unit_test(targets),
-        cmocka_unit_test(units),           cmocka_unit_test(kept_elements),
+        cmocka_unit_test(numbers_of_peft),
+        cmocka_unit_test(bits_of_the_base),
+        cmocka_unit_test(first_values),
+        cmocka_unit_test(targets),
+        cmocka_unit_test(units),
+        cmocka_unit_test(names_for_peft),
+        cmocka_unit_test(units_of_experts),
+        cmocka_unit_test(kept_elements),
         cmocka_unit_test(dropout),
     };
+
+    if (argc == 2) path = argv[1];
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

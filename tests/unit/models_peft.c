@@ -14,6 +14,7 @@
 #include "tests/temp_folder.h"
 
 static const char of_peft[] = "tests/parity/peft";
+static const char *golden_of = of_peft;  /* of the model */
 static const char *folder = temp_folder; /* of what tests write, or of the command line */
 
 static char *path_of(const char *name)
@@ -52,6 +53,20 @@ static float store(cr_dtype dtype, float value, double *stored)
     return value;
 }
 
+static void put_elements(cr_tensor_writer *writer, const cr_param *p, size_t tensor, cr_dtype dtype)
+{
+    cr_err err = {0};
+
+    for (int64_t e = 0; e < p->num_elems; e++) {
+        const cr_stacked *s = p->stacked;
+        int64_t row = e / p->shape[1], col = e % p->shape[1],
+                at = s ? s->first + row * s->row_step + col * s->col_step : e;
+        double stored;
+        store(dtype, value_of(p, e), &stored);
+        must(cr_tensor_writer_put(writer, tensor, at, at + 1, &stored, &err), &err);
+    }
+}
+
 /* The adapter's parameters, or all others, in a file. */
 static void write_tensors(const char *path, const cr_model *model, bool is_adapter, cr_dtype dtype)
 {
@@ -59,35 +74,47 @@ static void write_tensors(const char *path, const cr_model *model, bool is_adapt
     const cr_param **of = CR_NEW_ARRAY(const cr_param *, model->num_params);
     char **names = CR_NEW_ARRAY(char *, model->num_params);
     cr_tensor_writer *writer;
-    size_t num = 0;
+    size_t *tensor = CR_NEW_ARRAY(size_t, model->num_params), num = 0, num_tensors = 0;
     cr_err err = {0};
 
     for (size_t i = 0; i < model->num_params; i++) {
         const cr_param *p = model->params[i];
+        const cr_stacked *s = p->stacked;
+        char *name;
+        size_t at = 0;
         if (p->is_adapter != is_adapter) continue;
-        names[num] = is_adapter ? cr_peft_tensor_name(p->name) : cr_strdup(p->name);
-        specs[num] = (cr_tensor_spec){names[num], dtype, p->num_dims, {p->shape[0], p->shape[1]}};
+        name = is_adapter ? cr_peft_tensor_name(s ? s->tensor : p->name) : cr_strdup(p->name);
+        while (at < num_tensors && strcmp(names[at], name) != 0)
+            at++;
+        tensor[num] = at;
         of[num++] = p;
-    }
-    must(cr_tensor_writer_open(path, specs, num, &writer, &err), &err);
-    for (size_t i = 0; i < num; i++) {
-        for (int64_t e = 0; e < of[i]->num_elems; e++) {
-            double stored;
-            store(dtype, value_of(of[i], e), &stored);
-            must(cr_tensor_writer_put(writer, i, e, e + 1, &stored, &err), &err);
+        if (at < num_tensors) {
+            cr_free(name);
+            continue;
         }
-        cr_free(names[i]);
+        names[num_tensors] = name;
+        specs[num_tensors++] =
+            (cr_tensor_spec){name,
+                             dtype,
+                             p->num_dims,
+                             {s ? s->shape[0] : p->shape[0], s ? s->shape[1] : p->shape[1]}};
     }
+    must(cr_tensor_writer_open(path, specs, num_tensors, &writer, &err), &err);
+    for (size_t i = 0; i < num; i++)
+        put_elements(writer, of[i], tensor[i], dtype);
+    for (size_t i = 0; i < num_tensors; i++)
+        cr_free(names[i]);
     must(cr_tensor_writer_close(writer, &err), &err);
     cr_free(specs);
     cr_free(of);
     cr_free(names);
+    cr_free(tensor);
 }
 
 static cr_model *build(const cr_adapter_options *adapters)
 {
     const cr_model_options options = {.adapters = adapters ? *adapters : (cr_adapter_options){0}};
-    json_t *golden = read_json(of_peft, "model.json");
+    json_t *golden = read_json(golden_of, "model.json");
     cr_err err = {0};
     cr_model *model;
 
@@ -109,7 +136,7 @@ static char *make_folder(const char *name)
 static void write_base(const char *name, cr_dtype dtype)
 {
     char *base = make_folder(name), *path = cr_path_join(base, "model.safetensors");
-    json_t *golden = read_json(of_peft, "model.json");
+    json_t *golden = read_json(golden_of, "model.json");
     cr_model *model = build(NULL);
 
     write_json(base, "config.json", json_object_get(golden, "config"));
@@ -126,7 +153,7 @@ static void write_adapter(const char *name, const cr_adapter_options *o, cr_dtyp
     cr_model *model = build(o);
     cr_err err = {0};
 
-    must(cr_peft_config_write(to, o, "org/base", &err), &err);
+    must(cr_peft_config_write(to, model->adapters, "org/base", &err), &err);
     write_tensors(path, model, true, dtype);
     cr_model_free(model);
     cr_free(to);
@@ -138,7 +165,7 @@ static void write_adapter(const char *name, const cr_adapter_options *o, cr_dtyp
 static cr_status open_files(const char *adapter, model_bench *b, cr_err *err)
 {
     cr_model_options options = {0};
-    char *base = path_of("base"), *name = NULL;
+    char *base = path_of(golden_of == of_peft ? "base" : "base_moe"), *name = NULL;
 
     *b = (model_bench){0};
     CR_TRY_GOTO(out, cr_peft_config_read(adapter, &options.adapters, &name, err));
@@ -208,6 +235,26 @@ static void numbers_of_peft(void **state)
     json_decref(golden);
 }
 
+/* Of experts and routers: as PEFT 0.21 saves them, and as older PEFT did. */
+static void experts_of_peft(void **state)
+{
+    static const char *const folders[] = {"tests/parity/peft_moe", "tests/parity/peft_older"};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        json_t *golden, *want;
+        float log_probs[MAX_TOKENS];
+        golden_of = folders[i];
+        golden = read_json(golden_of, "model.json");
+        want = json_object_get(golden, "log_probs");
+        run_folder(golden_of, log_probs);
+        for (size_t t = 0; t < json_array_size(want); t++)
+            check_near(log_probs[t], json_number_value(json_array_get(want, t)), 1e-5);
+        json_decref(golden);
+    }
+    golden_of = of_peft;
+}
+
 static const struct {
     const char *name;
     cr_adapter_options o;
@@ -216,7 +263,15 @@ static const struct {
     {"one", {"o_proj", 1, 0.5, true, NULL}},
     {"regex", {"model\\.layers\\.[01]\\.(mlp|self_attn)\\.[a-z]+_proj", 4, 8, false, NULL}},
     {"all-linear", {"all-linear", 2, 7, false, NULL}},
+    {"moe", {"all-linear,all-router", 2, 6, false, NULL}},
+    {"moe-experts", {"gate_proj,up_proj", 2, 6, true, NULL}},
+    {"moe-parameters", {"q_proj,experts.gate_up_proj,down_proj", 3, 6, false, NULL}},
 };
+
+static void choose_base(const char *adapter)
+{
+    golden_of = strncmp(adapter, "moe", 3) == 0 ? "tests/parity/peft_moe" : of_peft;
+}
 
 /* What was written is read again, in the bits of the model that it was written from. */
 static void round_trips(void **state)
@@ -232,9 +287,11 @@ static void round_trips(void **state)
         model_bench b;
         cr_pass pass;
         inputs in;
+        choose_base(written[i].name);
         write_adapter(written[i].name, o, CR_F32);
         must(cr_peft_config_read(at, &read, &base, &err), &err);
-        assert_string_equal(read.target, i == 0 ? "q_proj,layers.1.mlp.down_proj" : o->target);
+        if (golden_of == of_peft)
+            assert_string_equal(read.target, i == 0 ? "q_proj,layers.1.mlp.down_proj" : o->target);
         assert_true(read.rank == o->rank && read.alpha == o->alpha &&
                     read.use_rslora == o->use_rslora && read.dropout == o->dropout);
         assert_string_equal(base, "org/base");
@@ -251,6 +308,7 @@ static void round_trips(void **state)
         assert_memory_equal(got, want, sizeof got);
         cr_free(at);
     }
+    golden_of = of_peft;
 }
 
 /* A folder alone says all; what is said beside it is not otherwise there. */
@@ -267,7 +325,7 @@ static void options_of_a_folder(void **state)
         {{.folder = of_peft, .alpha = 4}, "has an adapter of alpha 3, not 4"},
         {{.folder = "tests/parity"}, "has no " CR_PEFT_CONFIG},
     };
-    json_t *golden = read_json(of_peft, "model.json");
+    json_t *golden = read_json(golden_of, "model.json");
     char *text = json_dumps(json_object_get(golden, "config"), JSON_COMPACT);
 
     (void)state;
@@ -331,9 +389,12 @@ static void keys_that_are_refused(void **state)
         {"modules_to_save", "[\"lm_head\"]", "modules_to_save is not available"},
         {"rank_pattern", "{\"q_proj\": 4}", "rank_pattern is not available"},
         {"alpha_pattern", "{\"q_proj\": 4}", "alpha_pattern is not available"},
+        {"rank_pattern", "{\".*\\\\.gate_up_proj\": 4}", "rank_pattern without alpha_pattern"},
+        {"rank_pattern", "{\".*\\\\.gate_up_proj\": 3}", "rank_pattern is not available"},
         {"layers_to_transform", "[0]", "layers_to_transform is not available"},
         {"layers_to_transform", "0", "layers_to_transform is not available"},
-        {"target_parameters", "[\"mlp.experts.down_proj\"]", "target_parameters is not available"},
+        {"target_parameters", "[\"mlp.experts.down_proj\"]", "matches no Linear"},
+        {"target_parameters", "[3]", "target_parameters must be a list"},
         {"exclude_modules", "[\"q_proj\"]", "exclude_modules is not available"},
         {"bias", "\"lora_only\"", "bias is not available"},
         {"lora_bias", "true", "lora_bias is not available"},
@@ -527,15 +588,24 @@ static void merged(void **state)
     cr_free(none);
 }
 
+static void write_bases(void)
+{
+    write_base("base", CR_F32);
+    golden_of = "tests/parity/peft_moe";
+    write_base("base_moe", CR_F32);
+    golden_of = of_peft;
+}
+
 /* For peft_folder.py --check. */
 static void write_for_check(void)
 {
-    write_base("base", CR_F32);
+    write_bases();
     for (size_t i = 0; i < CR_COUNT(written); i++) {
         char *at = path_of(written[i].name);
         float log_probs[MAX_TOKENS];
         json_t *list = json_array();
         size_t num;
+        choose_base(written[i].name);
         write_adapter(written[i].name, &written[i].o, CR_F32);
         num = run_folder(at, log_probs);
         for (size_t t = 0; t < num; t++)
@@ -549,7 +619,7 @@ static void write_for_check(void)
 static int set_up(void **state)
 {
     if (make_temp_folder(state) != 0) return -1;
-    write_base("base", CR_F32);
+    write_bases();
     return 0;
 }
 
@@ -557,6 +627,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_peft),
+        cmocka_unit_test(experts_of_peft),
         cmocka_unit_test(round_trips),
         cmocka_unit_test(options_of_a_folder),
         cmocka_unit_test(dtypes),

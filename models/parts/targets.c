@@ -1,0 +1,482 @@
+/* targets.c -- LoRA: which modules have adapters, in the words of PEFT, and their parameters in the tree. */
+#include "base/pattern.h"
+#include "base/rng.h"
+#include "models/files/peft.h"
+#include "models/parts/adapters.h"
+#include "models/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what there is ---- */
+
+/* A block of experts, and how many experts each target has taken there. */
+typedef struct block {
+    cr_module *m;
+    int64_t num_gate, num_up, num_down;
+    bool is_gate_up; /* the one parameter that gate_proj and up_proj are for PEFT */
+    bool has_router;
+} block;
+
+typedef struct targets {
+    const cr_adapter_options *o;
+    cr_module **linears; /* of layers, but those of blocks; owned */
+    block *blocks;       /* owned */
+    size_t num_linears, num_blocks;
+    const char **names; /* of all that may be named; owned */
+    size_t num_names;
+} targets;
+
+static void add_name(targets *t, const char *name)
+{
+    t->names = cr_realloc(t->names, t->num_names * sizeof *t->names,
+                          (t->num_names + 1) * sizeof *t->names);
+    t->names[t->num_names++] = name;
+}
+
+static void add_block(targets *t, cr_module *m)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj", "gate_up_proj"};
+
+    t->blocks = cr_realloc(t->blocks, t->num_blocks * sizeof *t->blocks,
+                           (t->num_blocks + 1) * sizeof *t->blocks);
+    t->blocks[t->num_blocks++] = (block){.m = m};
+    for (size_t i = 0; i < CR_COUNT(names); i++)
+        add_name(t, names[i]);
+}
+
+/* All but the head's and those of towers. */
+static void list_targets(cr_module *m, targets *t)
+{
+    const char *dot = strrchr(m->name, '.');
+
+    if (m->layer >= 0 && m->ops == &cri_sparse_ops) {
+        add_block(t, m);
+        return;
+    }
+    if (m->layer >= 0 && strcmp(m->cls, "Linear") == 0) {
+        size_t n = t->num_linears;
+        t->linears = cr_realloc(t->linears, n * sizeof *t->linears, (n + 1) * sizeof *t->linears);
+        t->linears[t->num_linears++] = m;
+        add_name(t, dot ? dot + 1 : m->name);
+    }
+    for (size_t i = 0; i < m->num_children; i++)
+        list_targets(m->children[i], t);
+}
+
+/* ---- matching ---- */
+
+/* An entry of a list, or a regular expression of whole names. */
+typedef struct matcher {
+    const char *entry;
+    cr_pattern *pattern;   /* NULL: the entry is a name, or an end of it after a dot */
+    bool is_of_parameters; /* it does not take Linears, but parameters of blocks */
+    bool is_found;
+} matcher;
+
+static bool is_named(const char *name, const char *entry)
+{
+    size_t num = strlen(name), end = strlen(entry);
+
+    return num >= end && strcmp(name + num - end, entry) == 0 &&
+           (num == end || name[num - end - 1] == '.');
+}
+
+static cr_status match(matcher *m, const char *name, bool *is_match, cr_err *err)
+{
+    size_t at = 0;
+
+    *is_match = false;
+    if (!m->pattern)
+        *is_match = is_named(name, m->entry);
+    else
+        CR_TRY(cr_pattern_next(m->pattern, name, strlen(name), &at, is_match, err));
+    m->is_found |= *is_match;
+    return CR_OK;
+}
+
+static cr_status match_below(matcher *m, const char *of, const char *name, bool *is_match,
+                             cr_err *err)
+{
+    char *whole = cr_asprintf("%s.%s", of, name);
+
+    cr_note(match(m, whole, is_match, err));
+    cr_free(whole);
+    return err->status;
+}
+
+static cr_status count_match(matcher *m, const cr_module *linear, int64_t *num, cr_err *err)
+{
+    bool is_match;
+
+    CR_TRY(match(m, linear->name, &is_match, err));
+    *num += is_match;
+    return CR_OK;
+}
+
+static cr_status match_block(matcher *m, block *b, cr_err *err)
+{
+    const cri_sparse *parts = b->m->impl;
+    const cr_module *list = parts->list;
+    int64_t num[3] = {0}, *const taken[] = {&b->num_gate, &b->num_up, &b->num_down};
+    bool is_gate_up, is_down, is_router;
+
+    CR_TRY(match_below(m, list->name, "gate_up_proj", &is_gate_up, err));
+    CR_TRY(match_below(m, list->name, "down_proj", &is_down, err));
+    CR_TRY(match_below(m, parts->gate->name, "weight", &is_router, err));
+    if (!is_router && !m->is_of_parameters) CR_TRY(match(m, parts->gate->name, &is_router, err));
+    for (size_t e = 0; e < list->num_children && !m->is_of_parameters; e++) {
+        const cri_mlp *expert = list->children[e]->impl;
+        CR_TRY(count_match(m, expert->gate, &num[0], err));
+        CR_TRY(count_match(m, expert->up, &num[1], err));
+        CR_TRY(count_match(m, expert->down, &num[2], err));
+    }
+    if (is_down) num[2] = (int64_t)list->num_children;
+    b->is_gate_up |= is_gate_up;
+    b->has_router |= is_router;
+    for (int i = 0; i < 3; i++)
+        *taken[i] = cr_max64(*taken[i], num[i]);
+    return CR_OK;
+}
+
+static cr_status no_match(const targets *all, const char *target, cr_err *err)
+{
+    const char *dot = strrchr(target, '.'),
+               *nearest = cr_nearest(dot ? dot + 1 : target, all->names, all->num_names);
+
+    return cr_fail(err, CR_ECONFIG, "target '%s' matches no Linear of the model%s%s%s", target,
+                   nearest ? " (is it '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
+}
+
+/* ---- parameters ---- */
+
+static cr_param *add_factor(cr_module *parent, const char *name, int64_t in, int64_t out, bool is_a)
+{
+    cr_param *p = cri_linear_add(parent, name, in, out, false)->weight;
+
+    p->init = is_a ? CR_INIT_UNIFORM : CR_INIT_ZEROS; /* kaiming_uniform with a = sqrt(5) */
+    if (is_a) p->init_std = (float)(1 / sqrt((double)in));
+    p->is_added = p->is_adapter = true;
+    return p;
+}
+
+/* times: of rank and alpha. a: NULL: its own. */
+static cr_adapter *adapt(cr_module *m, cr_module *a, int64_t times, const cr_adapter_options *o)
+{
+    cr_adapter *adapter = cri_alloc(m->model, sizeof *adapter);
+    int64_t in = m->weight->shape[1], out = m->weight->shape[0], rank = o->rank * times;
+    double alpha = o->alpha * (double)times;
+
+    if (!a) {
+        add_factor(m, "lora_A", in, rank, true);
+        a = m->children[0];
+    }
+    add_factor(m, "lora_B", rank, out, false);
+    *adapter =
+        (cr_adapter){.a = a,
+                     .b = m->children[m->num_children - 1],
+                     .scale = (float)(alpha / (o->use_rslora ? sqrt((double)rank) : (double)rank)),
+                     .dropout = o->dropout,
+                     .key = cr_hash64(m->name, strlen(m->name))};
+    m->adapter = adapter;
+    return adapter;
+}
+
+/* A of expert e of PEFT's tensor [E rank, in], and B, rows `row` on of its [out, rank E]. */
+static void stack_a(const cr_model *model, cr_param *p, const char *of, int64_t e)
+{
+    int64_t rank = p->shape[0], in = p->shape[1];
+    cr_stacked *s = cri_alloc(model, sizeof *s);
+
+    *s = (cr_stacked){.tensor = cri_class(model, of, ".lora_A.weight"),
+                      .num_dims = 2,
+                      .shape = {model->config.num_experts * rank, in},
+                      .first = e * rank * in,
+                      .row_step = in,
+                      .col_step = 1};
+    p->stacked = s;
+}
+
+static void stack_b(const cr_model *model, cr_param *p, const char *of, int64_t e, int64_t out,
+                    int64_t row)
+{
+    int64_t num = model->config.num_experts, cols = p->shape[1] * num;
+    cr_stacked *s = cri_alloc(model, sizeof *s);
+
+    *s = (cr_stacked){.tensor = cri_class(model, of, ".lora_B.weight"),
+                      .num_dims = 2,
+                      .shape = {out, cols},
+                      .first = row * cols + e,
+                      .row_step = cols,
+                      .col_step = num};
+    p->stacked = s;
+}
+
+/* For PEFT an adapter of down_proj is around the one of gate_up_proj, if both are there. */
+static void adapt_expert(const block *b, cr_module *m, int64_t times, const cr_adapter_options *o)
+{
+    const cr_model *model = m->model;
+    const cri_mlp *parts = m->impl;
+    bool has_gate_up = b->is_gate_up || b->num_gate, has_down = b->num_down;
+    const char *of = m->parent->name, *inner = has_down ? cri_class(model, of, ".base_layer") : of;
+    int64_t width = parts->width, in = parts->gate->weight->shape[1];
+
+    if (has_gate_up) {
+        cr_param *a = add_factor(m, "gate_up_proj.lora_A", in, o->rank * times, true);
+        cr_module *shared = m->children[m->num_children - 1];
+        stack_a(model, a, inner, m->expert);
+        stack_b(model, adapt(parts->gate, shared, times, o)->b->weight, inner, m->expert, 2 * width,
+                0);
+        stack_b(model, adapt(parts->up, shared, times, o)->b->weight, inner, m->expert, 2 * width,
+                width);
+    }
+    if (has_down) {
+        const cr_adapter *down = adapt(parts->down, NULL, 1, o);
+        stack_a(model, down->a->weight, of, m->expert);
+        stack_b(model, down->b->weight, of, m->expert, in, 0);
+    }
+}
+
+/* All experts have one, or none has; their gate_proj and up_proj are one parameter. */
+static cr_status check_block(const block *b, cr_err *err)
+{
+    const cri_sparse *parts = b->m->impl;
+    int64_t num = (int64_t)parts->list->num_children;
+    const int64_t taken[] = {b->num_gate, b->num_up, b->num_down};
+
+    for (int i = 0; i < 3; i++)
+        if (taken[i] && taken[i] != num)
+            return cr_fail(err, CR_EABSENT,
+                           "adapters of %lld of the %lld experts of %s are not available: all of a "
+                           "block have one, or none has",
+                           (long long)taken[i], (long long)num, parts->list->name);
+    if (!b->num_gate != !b->num_up)
+        return cr_fail(err, CR_ECONFIG,
+                       "target: %s of experts goes with %s: they are one parameter, gate_up_proj",
+                       b->num_gate ? "gate_proj" : "up_proj",
+                       b->num_gate ? "up_proj" : "gate_proj");
+    return CR_OK;
+}
+
+static cr_status adapt_block(const block *b, const cr_adapter_options *o, cr_err *err)
+{
+    const cri_sparse *parts = b->m->impl;
+    bool has_experts = b->is_gate_up || b->num_gate || b->num_down;
+
+    CR_TRY(check_block(b, err));
+    if ((has_experts || b->has_router) && o->dropout > 0)
+        return cr_fail(err, CR_ECONFIG,
+                       "adapters of experts and routers have no dropout, as in PEFT (%s)",
+                       b->m->name);
+    if (has_experts && parts->list->num_children &&
+        ((const cri_mlp *)parts->list->children[0]->impl)->gate->weight->stacked)
+        return cr_fail(err, CR_EABSENT, "adapters of experts of a %s are not available",
+                       b->m->model->config.model_type);
+    if (b->has_router) adapt(parts->gate, NULL, 1, o);
+    for (size_t e = 0; e < parts->list->num_children && has_experts; e++)
+        adapt_expert(b, parts->list->children[e], o->is_gate_up_twice ? 2 : 1, o);
+    return CR_OK;
+}
+
+/* ---- targets ---- */
+
+static cr_status take_all(const targets *t, bool is_router)
+{
+    for (size_t i = 0; i < t->num_linears && !is_router; i++)
+        if (!t->linears[i]->adapter) adapt(t->linears[i], NULL, 1, t->o);
+    for (size_t i = 0; i < t->num_blocks; i++) {
+        block *b = &t->blocks[i];
+        const cri_sparse *parts = b->m->impl;
+        if (is_router)
+            b->has_router = true;
+        else
+            b->num_gate = b->num_up = b->num_down = (int64_t)parts->list->num_children;
+    }
+    return CR_OK;
+}
+
+static cr_status take(const targets *t, matcher *m, cr_err *err)
+{
+    bool is_match;
+
+    if (!m->pattern && strcmp(m->entry, "all-linear") == 0) return take_all(t, false);
+    if (!m->pattern && strcmp(m->entry, "all-router") == 0 && t->num_blocks)
+        return take_all(t, true);
+    for (size_t i = 0; i < t->num_linears && !m->is_of_parameters; i++) {
+        CR_TRY(match(m, t->linears[i]->name, &is_match, err));
+        if (is_match && !t->linears[i]->adapter) adapt(t->linears[i], NULL, 1, t->o);
+    }
+    for (size_t i = 0; i < t->num_blocks; i++)
+        CR_TRY(match_block(m, &t->blocks[i], err));
+    return m->is_found ? CR_OK : no_match(t, m->entry, err);
+}
+
+static cr_status take_list(const targets *t, const char *text, bool is_of_parameters, cr_err *err)
+{
+    char *list = cr_strdup(text), *rest = list;
+
+    while (err->status == CR_OK && rest) {
+        matcher m = {.entry = strsep(&rest, ","), .is_of_parameters = is_of_parameters};
+        char *entry = (char *)(uintptr_t)m.entry;
+        m.entry = entry += strspn(entry, " ");
+        entry[strcspn(entry, " ")] = 0;
+        cr_note(take(t, &m, err));
+    }
+    cr_free(list);
+    return err->status;
+}
+
+static cr_status take_pattern(const targets *t, const char *text, cr_err *err)
+{
+    char *whole = cr_asprintf("\\A(?:%s)\\z", text);
+    matcher m = {.entry = text};
+
+    if (cr_pattern_open(whole, &m.pattern, err) != CR_OK)
+        cr_fail_add(err, "target '%s'", text);
+    else
+        cr_note(take(t, &m, err));
+    cr_pattern_close(m.pattern);
+    cr_free(whole);
+    return err->status;
+}
+
+static cr_status take_targets(targets *t, cr_adapter_options *own, cr_err *err)
+{
+    const cr_adapter_options *o = t->o;
+
+    if (o->target && cr_adapter_is_pattern(o->target))
+        CR_TRY(take_pattern(t, o->target, err));
+    else if (o->target)
+        CR_TRY(take_list(t, o->target, false, err));
+    if (o->parameters) CR_TRY(take_list(t, o->parameters, true, err));
+    for (size_t i = 0; i < t->num_blocks; i++)
+        own->is_gate_up_twice |= t->blocks[i].num_gate > 0;
+    for (size_t i = 0; i < t->num_blocks; i++)
+        CR_TRY(adapt_block(&t->blocks[i], o, err));
+    return CR_OK;
+}
+
+/* ---- options ---- */
+
+static void freeze_base(cr_module *m)
+{
+    for (size_t i = 0; i < m->num_params; i++)
+        m->params[i].is_trainable = m->params[i].is_added;
+    for (size_t i = 0; i < m->num_children; i++)
+        freeze_base(m->children[i]);
+}
+
+static const char *keep_text(const cr_model *model, const char *text)
+{
+    return text ? cr_arena_strndup(model->own->arena, text, strlen(text)) : NULL;
+}
+
+static cr_adapter_options *keep_options(cr_model *model, const cr_adapter_options *o)
+{
+    cr_adapter_options *own = cri_alloc(model, sizeof *own);
+
+    *own = *o;
+    own->target = keep_text(model, o->target);
+    own->folder = keep_text(model, o->folder);
+    own->parameters = keep_text(model, o->parameters);
+    model->adapters = own;
+    return own;
+}
+
+/* What has an adapter by its names, where a target alone would say something else to PEFT: it has parameters for experts and
+ * routers, and takes towers, too. */
+static void list_adapted(const targets *t, const cr_model *model, cr_adapter_options *own)
+{
+    cr_buf modules = {0}, parameters = {0};
+
+    for (size_t i = 0; i < t->num_linears; i++)
+        if (t->linears[i]->adapter)
+            cr_buf_addf(&modules, "%s%s", modules.num_bytes ? "," : "", t->linears[i]->name);
+    for (size_t i = 0; i < t->num_blocks; i++) {
+        const block *b = &t->blocks[i];
+        const cri_sparse *parts = b->m->impl;
+        const char *list = parts->list->name;
+        if (b->is_gate_up || b->num_gate) cr_buf_addf(&parameters, ",%s.gate_up_proj", list);
+        if (b->num_down) cr_buf_addf(&parameters, ",%s.down_proj", list);
+        if (b->has_router) cr_buf_addf(&parameters, ",%s.weight", parts->gate->name);
+    }
+    own->parameters = parameters.num_bytes ? keep_text(model, parameters.data + 1) : NULL;
+    if (own->parameters || model->tower)
+        own->modules = keep_text(model, modules.num_bytes ? modules.data : "");
+    cr_buf_free(&modules);
+    cr_buf_free(&parameters);
+}
+
+/* What o leaves open is as its folder says; what it says is not otherwise there. Which modules those are, their tensors tell. */
+static cr_status complete(const cr_adapter_options *there, cr_adapter_options *o, cr_err *err)
+{
+    const bool has_alpha = o->alpha < 0 || o->alpha > 0;
+
+    if (o->rank && o->rank != there->rank)
+        return cr_fail(err, CR_ECONFIG, "%s has an adapter of rank %lld, not %lld", there->folder,
+                       (long long)there->rank, (long long)o->rank);
+    if (has_alpha && (o->alpha < there->alpha || o->alpha > there->alpha))
+        return cr_fail(err, CR_ECONFIG, "%s has an adapter of alpha %.10g, not %.10g",
+                       there->folder, there->alpha, o->alpha);
+    if (o->use_rslora && !there->use_rslora)
+        return cr_fail(err, CR_ECONFIG, "%s has an adapter without rslora", there->folder);
+    if (!o->target) {
+        o->target = there->target;
+        o->parameters = there->parameters;
+    }
+    o->is_gate_up_twice = there->is_gate_up_twice;
+    o->rank = there->rank;
+    o->alpha = there->alpha;
+    o->use_rslora = there->use_rslora;
+    o->folder = there->folder;
+    if (o->dropout < 0) o->dropout = there->dropout;
+    return CR_OK;
+}
+
+static cr_status take_options(cr_model *model, const cr_adapter_options *o,
+                              cr_adapter_options **own, cr_err *err)
+{
+    cr_adapter_options all = *o, there = {0};
+    char *base = NULL;
+
+    if (o->folder && cr_peft_config_read(o->folder, &there, &base, err) == CR_OK)
+        cr_note(complete(&there, &all, err));
+    if (err->status == CR_OK && (all.rank < 1 || !isfinite(all.alpha)))
+        cr_fail(err, CR_ECONFIG, "adapters of rank %lld and alpha %g", (long long)all.rank,
+                all.alpha);
+    if (err->status == CR_OK && !(all.dropout >= 0 && all.dropout < 1))
+        cr_fail(err, CR_ECONFIG, "adapters with a dropout of %g", all.dropout);
+    if (err->status == CR_OK) *own = keep_options(model, &all);
+    cr_peft_options_fini(&there);
+    cr_free(base);
+    return err->status;
+}
+
+bool cr_adapter_is_pattern(const char *target)
+{
+    return strpbrk(target, "*$|(") != NULL;
+}
+
+const char *cr_model_adapter_folder(const cr_model *model)
+{
+    return model->adapters ? model->adapters->folder : NULL;
+}
+
+cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err *err)
+{
+    cr_adapter_options *own = NULL;
+    targets t = {0};
+
+    CR_TRY(take_options(model, o, &own, err));
+    t.o = own;
+    list_targets(model->root, &t);
+    if (take_targets(&t, own, err) == CR_OK) {
+        list_adapted(&t, model, own);
+        freeze_base(model->root);
+    }
+    cr_free(t.linears);
+    cr_free(t.blocks);
+    cr_free(t.names);
+    return err->status;
+}
