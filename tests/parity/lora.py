@@ -2,7 +2,7 @@
 Qwen3-VL, for tests/unit/models_adapters.c.
 
     python tests/parity/lora.py tests/parity              (PEFT 0.21, Transformers 5.24 and PyTorch, on the CPU)
-    python tests/parity/lora.py FOLDER --seed 7 --hidden 96 --layers 3 --rank 5 && build/release/unit_models_adapters FOLDER/lora.json
+    python tests/parity/lora.py FOLDER --seed 7 --hidden 96 --layers 3 --rank 5 (2 layers or more) && build/release/unit_models_adapters FOLDER/lora.json
 
 lora.json: log-probs and the gradients of every A and B in float64, targets by list, by a regular expression and by all-linear; then
 20 steps of AdamW, in float64, too: A and B, and the log-probs, after them. Weights, A and B too, and the gradient that comes in are
@@ -140,6 +140,7 @@ if __name__ == "__main__":
     if args.layers:
         SIZES["num_hidden_layers"] = args.layers
     v.SEED = args.seed
+    t.SEQUENCES[:] = [v.words(f"plain {k}", len(ids)) for k, ids in enumerate(t.SEQUENCES)]
     cases = [case(name, make, target, args.rank or rank, *rest) | dict(seed=args.seed) for name, make, target, rank, *rest in CASES]
     for c in cases:
         print(c["name"], *(f"{k} {c[k]:.2g}" for k in ("own", "own_grad", "own_after", "own_trained")))
