@@ -438,9 +438,7 @@ static __device__ int32_t nth_id(const bins &b, const source &s, uint32_t key, m
         }
         if (is_one && (mass_t)before == nth) b.found->key = (uint32_t)id_of(s, i);
         __syncthreads();
-        uint32_t id = b.found->key;
-        __syncthreads(); /* found may be used again */
-        return (int32_t)id;
+        return (int32_t)b.found->key; /* written again after a barrier: find_key has some */
     }
 }
 
