@@ -109,28 +109,28 @@ static void point_params(cr_weight_copy *r)
     }
 }
 
-/* ---- what the ranks of a group tell each other first ---- */
+/* ---- what is gathered from all ranks before weights move ---- */
 
-typedef struct told { /* what each rank has said, in rank order */
+typedef struct gathered { /* bytes of each rank, in rank order */
     cr_buf all;
     size_t *offsets;
-} told;
+} gathered;
 
-static cr_status tell(cr_group *g, const char *name, const void *data, size_t num_bytes, told *out,
-                      cr_err *err)
+static cr_status gather_all(cr_group *g, const char *name, const void *data, size_t num_bytes,
+                            gathered *out, cr_err *err)
 {
     out->offsets = CR_NEW_ARRAY(size_t, cr_group_num_ranks(g) + 1);
     return cr_all_gather_bytes(g, name, data, num_bytes, &out->all, out->offsets, err);
 }
 
-/* What rank r said; *num: how many times elem_bytes. */
-static const void *said(const told *t, int r, size_t elem_bytes, size_t *num)
+/* Rank r's elements of elem_bytes each; *num: how many. */
+static const void *gathered_from(const gathered *t, int r, size_t elem_bytes, size_t *num)
 {
     *num = (t->offsets[r + 1] - t->offsets[r]) / elem_bytes;
     return t->all.data + t->offsets[r];
 }
 
-static void told_free(told *t)
+static void gathered_free(gathered *t)
 {
     cr_buf_free(&t->all);
     cr_free(t->offsets);
@@ -143,20 +143,20 @@ typedef struct peers {
     bool with_frozen;                /* a receiver has others */
 } peers;
 
-typedef struct greeting {
+typedef struct sync_state {
     int64_t is_sender, version, frozen_version;
-} greeting;
+} sync_state;
 
-/* Collective. */
-static cr_status greet(cr_group *g, const greeting *mine, peers *out, cr_err *err)
+/* Who sends, weights of which version, and whether frozen parameters go. Collective. */
+static cr_status agree(cr_group *g, const sync_state *mine, peers *out, cr_err *err)
 {
-    told t = {0};
+    gathered t = {0};
 
     *out = (peers){.g = g, .num = cr_group_num_ranks(g)};
-    cr_note(tell(g, "weight sync", mine, sizeof *mine, &t, err));
+    cr_note(gather_all(g, "weight sync", mine, sizeof *mine, &t, err));
     for (int r = 0; r < out->num && err->status == CR_OK; r++) {
         size_t num;
-        const greeting *x = said(&t, r, sizeof *x, &num);
+        const sync_state *x = gathered_from(&t, r, sizeof *x, &num);
         if (r == 0) out->version = x->version, out->frozen_version = x->frozen_version;
         out->first += x->is_sender != 0;
         out->with_frozen = out->with_frozen || x->frozen_version != out->frozen_version;
@@ -165,24 +165,24 @@ static cr_status greet(cr_group *g, const greeting *mine, peers *out, cr_err *er
                     cr_group_world_rank(g, r), (long long)x->version, cr_group_world_rank(g, 0),
                     (long long)out->version);
     }
-    told_free(&t);
+    gathered_free(&t);
     return err->status;
 }
 
 /* What each sender has. mine: empty on a receiver. Collective. */
-static cr_status tell_maps(const peers *p, const cr_model *model, const cr_weight_map *mine,
-                           cr_weight_map *senders, cr_err *err)
+static cr_status gather_maps(const peers *p, const cr_model *model, const cr_weight_map *mine,
+                             cr_weight_map *senders, cr_err *err)
 {
-    told t = {0};
+    gathered t = {0};
 
     cr_weight_map_free(senders);
-    cr_note(tell(p->g, "weight map", mine->range, mine->num * sizeof *mine->range, &t, err));
+    cr_note(gather_all(p->g, "weight map", mine->range, mine->num * sizeof *mine->range, &t, err));
     for (int r = 0; r < p->first && err->status == CR_OK; r++) {
         size_t num;
-        const cr_weight_range *range = said(&t, r, sizeof *range, &num);
+        const cr_weight_range *range = gathered_from(&t, r, sizeof *range, &num);
         cr_note(cr_weight_map_take(senders, model, r, range, num, err));
     }
-    told_free(&t);
+    gathered_free(&t);
     return err->status;
 }
 
@@ -400,12 +400,12 @@ out:
 }
 
 /* The checksums of this rank's runs, to all. Collective. */
-static cr_status tell_sums(cr_fsdp *f, const peers *h, const runs *r, const cr_mem *send,
-                           cr_err *err)
+static cr_status gather_sums(cr_fsdp *f, const peers *h, const runs *r, const cr_mem *send,
+                             cr_err *err)
 {
     uint64_t *sums = CR_NEW_ARRAY(uint64_t, r->num);
     size_t num = 0;
-    told t = {0};
+    gathered t = {0};
 
     for (size_t i = 0; i < r->num && err->status == CR_OK; i++) {
         const run *x = &r->run[i];
@@ -414,8 +414,9 @@ static cr_status tell_sums(cr_fsdp *f, const peers *h, const runs *r, const cr_m
             sum_run(f->dev, x, cr_mem_add_const(send, x->from), h->version, &sums[x->index], err));
         num++;
     }
-    if (err->status == CR_OK) cr_note(tell(h->g, "weight sums", sums, num * sizeof *sums, &t, err));
-    told_free(&t);
+    if (err->status == CR_OK)
+        cr_note(gather_all(h->g, "weight sums", sums, num * sizeof *sums, &t, err));
+    gathered_free(&t);
     cr_free(sums);
     return err->status;
 }
@@ -442,19 +443,19 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_er
     peers h;
 
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS, "weight sync", err));
-    CR_TRY(greet(group, &(greeting){1, f->num_updates, f->frozen_version}, &h, err));
+    CR_TRY(agree(group, &(sync_state){1, f->num_updates, f->frozen_version}, &h, err));
     if (h.with_frozen) {
         total += (size_t)cr_extent_bytes(f->units.frozen_shard, dtype);
         cri_map_sent(f, /*is_trained=*/true, dtype, &mine);
         cri_map_sent(f, /*is_trained=*/false, dtype, &mine);
-        CR_TRY_GOTO(out, tell_maps(&h, f->model, &mine, &f->senders, err));
+        CR_TRY_GOTO(out, gather_maps(&h, f->model, &mine, &f->senders, err));
     }
     lay_out(f->model, dtype, &layout);
     r = list_runs(&h, f->model, dtype, &f->senders, &layout);
     list_sends(&r, &h, f->mesh->rank, &pieces);
     CR_TRY_GOTO(out, cr_device_alloc(f->dev, total, &send, err)); /* where a transport reads it */
     CR_TRY_GOTO(out, fill(f, dtype, h.with_frozen, send, err));
-    CR_TRY_GOTO(out, tell_sums(f, &h, &r, send, err));
+    CR_TRY_GOTO(out, gather_sums(f, &h, &r, send, err));
     CR_TRY_GOTO(out, move(group, send, &pieces, NULL, &none, err));
     if (has_second(&h)) CR_TRY_GOTO(out, move(group, NULL, &none, NULL, &none, err));
 out:
@@ -489,15 +490,15 @@ static void list_receives(const runs *r, const peers *h, int rank, moves *m)
 }
 
 /* Every run against its checksum. */
-static cr_status check_runs(cr_weight_copy *r, const runs *all, const peers *h, const told *sums,
-                            cr_err *err)
+static cr_status check_runs(cr_weight_copy *r, const runs *all, const peers *h,
+                            const gathered *sums, cr_err *err)
 {
     int rank = cr_group_rank(h->g);
 
     for (size_t i = 0, num; i < all->num; i += num) {
         const run *x = choose_replica(h, &all->run[i], num = num_replicas(all, i), rank);
         size_t num_sent;
-        const uint64_t *sent = said(sums, x->sender, sizeof *sent, &num_sent);
+        const uint64_t *sent = gathered_from(sums, x->sender, sizeof *sent, &num_sent);
         uint64_t sum = 0;
         CR_TRY(sum_run(r->dev, x, cr_mem_add_const(r->data, x->to), h->version, &sum, err));
         if (x->index >= num_sent || sum != sent[x->index])
@@ -512,19 +513,19 @@ static cr_status check_runs(cr_weight_copy *r, const runs *all, const peers *h, 
 cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group, cr_err *err)
 {
     cr_buf none = {0};
-    told sums = {0};
+    gathered sums = {0};
     moves m = {0};
     runs all;
     peers h;
 
-    CR_TRY(greet(group, &(greeting){.frozen_version = r->frozen_version}, &h, err));
+    CR_TRY(agree(group, &(sync_state){.frozen_version = r->frozen_version}, &h, err));
     if (h.with_frozen) {
         r->frozen_version = 0;
-        CR_TRY(tell_maps(&h, r->model, &(cr_weight_map){0}, &r->senders, err));
+        CR_TRY(gather_maps(&h, r->model, &(cr_weight_map){0}, &r->senders, err));
     }
     all = list_runs(&h, r->model, r->dtype, &r->senders, &r->layout);
     list_receives(&all, &h, cr_group_rank(group), &m);
-    CR_TRY_GOTO(out, tell(group, "weight sums", NULL, 0, &sums, err));
+    CR_TRY_GOTO(out, gather_all(group, "weight sums", NULL, 0, &sums, err));
     CR_TRY_GOTO(out, move(group, NULL, &none, r->data, &m.come, err));
     if (has_second(&h))
         CR_TRY_GOTO(out, move(group, r->data, &m.passed_on, r->data, &m.given, err));
@@ -537,7 +538,7 @@ out:
     cr_buf_free(&m.come);
     cr_buf_free(&m.passed_on);
     cr_buf_free(&m.given);
-    told_free(&sums);
+    gathered_free(&sums);
     cr_free(all.run);
     return err->status;
 }
