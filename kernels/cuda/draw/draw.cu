@@ -485,8 +485,7 @@ static __device__ source gather(const draw_rows &a, int64_t row)
             before += found[piece];
         int32_t id = i < s.num ? list[piece * PIECE + i - before] : 0;
         __syncthreads();
-        if (i < s.num) list[i] = id;
-        __syncthreads();
+        if (i < s.num) list[i] = id; /* later turns read past it, find_key after a barrier */
     }
     return s;
 }
