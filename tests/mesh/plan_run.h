@@ -20,16 +20,17 @@ static void must(cr_status status, const char *what)
 }
 
 static char expert[] = "Qwen3MoeMLP", *experts[] = {expert};
-static const cr_worker_config usual = {.dtype = CR_CHOICE_BF16,
-                                       .master_dtype = CR_CHOICE_FP32,
-                                       .reduce_dtype = CR_CHOICE_FP32,
-                                       .fsdp_size = 2,
-                                       .ulysses_size = 1,
-                                       .ep_size = 1,
-                                       .reshard_after_forward = -1,
-                                       .should_recompute = true,
-                                       .training = {.adam_beta1 = 0.9, .adam_beta2 = 0.999},
-                                       .moe_aux_loss_coef = -1};
+static const cr_worker_config usual = {
+    .dtype = CR_CHOICE_BF16,
+    .master_dtype = CR_CHOICE_FP32,
+    .reduce_dtype = CR_CHOICE_FP32,
+    .fsdp_size = 2,
+    .ulysses_size = 1,
+    .ep_size = 1,
+    .reshard_after_forward = -1,
+    .should_recompute = true,
+    .training = {.adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_epsilon = 1e-8},
+    .moe_aux_loss_coef = -1};
 
 static const char *wide; /* a module in float32, or NULL */
 
