@@ -414,6 +414,8 @@ static const struct {
     PLAIN(sum_parts),
     PLAIN(adamw),
     PLAIN(linears),
+    PLAIN(adapted_linears),
+    PLAIN(adapted_linears_grad),
     PLAIN(rmsnorm),
     PLAIN(rmsnorm_grad),
     PLAIN(rope),

@@ -147,6 +147,50 @@ static cr_status check_linears(const cr_linears_args *a, work *w, cr_err *err)
     return CR_OK;
 }
 
+/* Adds what `times` products with A and with B of each are, and looks at their sizes. */
+static cr_status check_low_ranks(const char *op, const cr_low_rank *low, const cr_weight *base,
+                                 int num, int times, work *w, cr_err *err)
+{
+    for (int i = 0; i < num; i++) {
+        const cr_weight *a = &low[i].a, *b = &low[i].b;
+        if (!a->data) continue;
+        CR_TRY(check_weight(op, a, err));
+        CR_TRY(check_weight(op, b, err));
+        if (a->num_cols != base[i].num_cols || b->num_rows != base[i].num_rows ||
+            a->num_rows != b->num_cols || a->dtype != base[i].dtype || b->dtype != base[i].dtype)
+            return cr_fail(err, CR_EARG,
+                           "%s: adapters of %lld x %lld and %lld x %lld on a weight of %lld x %lld",
+                           op, (long long)a->num_rows, (long long)a->num_cols,
+                           (long long)b->num_rows, (long long)b->num_cols,
+                           (long long)base[i].num_rows, (long long)base[i].num_cols);
+        w->flops += product(w->num, a, times).flops + product(w->num, b, times).flops;
+    }
+    return CR_OK;
+}
+
+static cr_status check_adapted_linears(const cr_adapted_linears_args *a, work *w, cr_err *err)
+{
+    CR_TRY(check_linears(&a->base, w, err));
+    if (a->add && a->base.num != 1)
+        return cr_fail(err, CR_EARG, "adapted_linears: %d products with an addend", a->base.num);
+    if (a->is_base_made) w->flops = 0;
+    return check_low_ranks("adapted_linears", a->low, a->base.w, a->base.num, 1, w, err);
+}
+
+/* A: h again, its gradient, and dx; B: its gradient, and dh. */
+static cr_status check_adapted_linears_grad(const cr_adapted_linears_grad_args *a, work *w,
+                                            cr_err *err)
+{
+    cr_linears_args base = {.num = a->num, .num_rows = a->num_rows};
+
+    for (int i = 0; i < a->num && i < CR_LINEARS; i++)
+        base.w[i] = a->w[i];
+    CR_TRY(check_linears(&base, w, err));
+    if (!a->dx || a->is_base_made) w->flops = 0;
+    return check_low_ranks("adapted_linears_grad", a->low, a->w, a->num, 2 + (a->dx != NULL), w,
+                           err);
+}
+
 static cr_status check_linear_grad(const cr_linear_grad_args *a, work *w, cr_err *err)
 {
     *w = product(a->num_rows, a->w, (a->dx != NULL) + (a->dw != NULL));

@@ -7,11 +7,11 @@
 #ifndef CR_KERNELS_IMPL_H
 #define CR_KERNELS_IMPL_H
 
+#include "kernels/adapters.h"
 #include "kernels/attention.h"
 #include "kernels/dropout.h"
 #include "kernels/experts.h"
 #include "kernels/kernels.h"
-#include "kernels/linears.h"
 #include "kernels/vision.h"
 
 /* share, unshare and spoil of a device whose kernels may use any address of the host. */

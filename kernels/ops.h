@@ -40,6 +40,9 @@
     OP(qk_heads, cr_qk_heads_args)                             \
     /* linears.h */                                            \
     OP(linears, cr_linears_args)                               \
+    /* adapters.h */                                           \
+    OP(adapted_linears, cr_adapted_linears_args)               \
+    OP(adapted_linears_grad, cr_adapted_linears_grad_args)     \
     /* attention.h */                                          \
     OP(attention, cr_attention_args)                           \
     OP(attention_grad, cr_attention_grad_args)                 \

@@ -7,6 +7,7 @@
  * With a split (ulysses/) attention itself works on all tokens and some of the heads; q, k, v are
  * kept in that layout only, its output in both.
  */
+#include "models/parts/adapters.h"
 #include "models/pass_impl.h"
 #include "models/split.h"
 
@@ -267,9 +268,9 @@ static cr_status backward(const cr_module *m, cr_pass *p, const cr_mem *in, cons
         CR_TRY(cr_qk_heads(p->dev, &back, err));
         CR_TRY(back_norm(parts->q_norm, p, a.q_raw, a.q_rstd, c->num_heads, d_qkv[0], err));
         CR_TRY(back_norm(parts->k_norm, p, a.k_raw, a.k_rstd, c->num_kv_heads, d_qkv[1], err));
-        CR_TRY(cri_linear_back(parts->q, p, in, d_qkv[0], grad_in, CRI_DX_SET, err));
-        CR_TRY(cri_linear_back(parts->k, p, in, d_qkv[1], grad_in, CRI_DX_ADD, err));
-        CR_TRY(cri_linear_back(parts->v, p, in, d_qkv[2], grad_in, CRI_DX_ADD, err));
+        CR_TRY(cri_linears_back((const cr_module *const[]){parts->q, parts->k, parts->v}, 3, p, in,
+                                (const cr_mem *const[]){d_qkv[0], d_qkv[1], d_qkv[2]}, grad_in,
+                                CRI_DX_SET, err));
     }
     cr_stack_release(p->scratch, mark);
     return CR_OK;

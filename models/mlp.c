@@ -109,8 +109,8 @@ static cr_status back_rows(const cr_module *m, cr_pass *p, const cr_mem *in, con
                ? back_fused(parts, p, grad_out, gate, up, err)
                : back_apart(parts, p, grad_out, gate, up, is_needed, err));
     if (!is_needed) return CR_OK;
-    CR_TRY(cri_linear_back(parts->gate, p, in, gate, grad_in, CRI_DX_SET, err));
-    return cri_linear_back(parts->up, p, in, up, grad_in, CRI_DX_ADD, err);
+    return cri_linears_back((const cr_module *const[]){parts->gate, parts->up}, 2, p, in,
+                            (const cr_mem *const[]){gate, up}, grad_in, CRI_DX_SET, err);
 }
 
 /* ---- tiles ---- */

@@ -1,6 +1,5 @@
 /* pass.c -- running one module: hooks, recompute, casts around modules in float32, and the two
  * operations that every parent computes for its children, Linear and norms. */
-#include "kernels/linears.h"
 #include "kernels/vision.h"
 #include "models/parts/adapters.h"
 #include "models/pass_impl.h"
@@ -188,6 +187,16 @@ static cr_status leave_group(const cr_module *m, cr_pass *p, cr_err *err)
     return CR_OK;
 }
 
+/* What an expert's adapter adds to y. */
+static cr_status adapt(const cr_module *m, cr_pass *p, const cr_mem *x, cr_mem *y, cr_err *err)
+{
+    cr_linears_args base = {.x = x, .num = 1, .num_rows = p->num_rows};
+
+    base.w[0] = cri_own(m->weight)->weight;
+    base.y[0] = y;
+    return cri_adapted_linears(&m, &base, NULL, /*is_base_made=*/true, p, err);
+}
+
 /* What the experts' adapters add to y, or, with dy, to the gradients: each over its own rows. */
 static cr_status adapt_group(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
                              cr_mem *y, cr_err *err)
@@ -202,9 +211,14 @@ static cr_status adapt_group(const cr_module *m, cr_pass *p, const cr_mem *x, co
         const cr_mem *in = cr_at_const(p->dtype, x, row * k);
         part.num_rows = g->num == 1 ? p->num_rows : g->rows[e];
         if (!part.num_rows || !cri_is_adapted(own, p)) continue;
-        CR_TRY(dy ? cri_adapter_backward(own, &part, in, cr_at_const(p->dtype, dy, row * n),
-                                         y ? cr_at(p->dtype, y, row * k) : NULL, err)
-                  : cri_adapter_forward(own, &part, in, cr_at(p->dtype, y, row * n), err));
+        if (!dy) {
+            CR_TRY(adapt(own, &part, in, cr_at(p->dtype, y, row * n), err));
+            continue;
+        }
+        const cr_mem *out = cr_at_const(p->dtype, dy, row * n);
+        cr_mem *dx = y ? cr_at(p->dtype, y, row * k) : NULL;
+        CR_TRY(cri_adapted_linears_back(&own, 1, &part, in, &out, dx, CRI_DX_ADD,
+                                        /*is_base_made=*/true, err));
     }
     return CR_OK;
 }
@@ -254,46 +268,22 @@ static cr_status group_linear_back(const cr_module *m, cr_pass *p, const cr_mem 
 
 /* ---- Linear ---- */
 
-cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add, cr_mem *y,
-                     cr_err *err)
-{
-    cr_linear_args a;
-
-    if (is_grouped(m, p)) return group_linear(m, p, x, y, err);
-    CR_TRY(cri_enter(m, p, err)); /* now the weights are there */
-    a = (cr_linear_args){.x = x,
-                         .w = &cri_own(m->weight)->weight,
-                         .bias = m->bias ? m->bias->weight.data : NULL,
-                         .add = add,
-                         .y = y,
-                         .out_dtype = p->dtype,
-                         .num_rows = p->num_rows};
-    CR_TRY(cr_linear(p->dev, &a, err));
-    if (cri_is_adapted(m, p)) CR_TRY(cri_adapter_forward(m, p, x, y, err));
-    return cri_leave(m, p, err);
-}
-
-cr_status cri_linears(const cr_module *const *m, int num, cr_pass *p, const cr_mem *x,
-                      cr_mem *const *y, cr_err *err)
+/* add: of one alone, or NULL. */
+static cr_status linears(const cr_module *const *m, int num, cr_pass *p, const cr_mem *x,
+                         const cr_mem *add, cr_mem *const *y, cr_err *err)
 {
     cr_linears_args a = {.x = x, .num = num, .num_rows = p->num_rows};
 
-    if (is_grouped(m[0], p)) {
-        for (int i = 0; i < num; i++)
-            CR_TRY(group_linear(m[i], p, x, y[i], err));
-        return CR_OK;
-    }
     for (int i = 0; i < num; i++) {
-        CR_TRY(cri_enter(m[i], p, err));
+        CR_TRY(cri_enter(m[i], p, err)); /* now the weights are there */
         a.w[i] = cri_own(m[i]->weight)->weight;
         a.bias[i] = m[i]->bias ? m[i]->bias->weight.data : NULL;
         a.y[i] = y[i];
     }
-    CR_TRY(cr_linears(p->dev, &a, err));
-    for (int i = num; i-- > 0;) {
-        if (cri_is_adapted(m[i], p)) CR_TRY(cri_adapter_forward(m[i], p, x, y[i], err));
+    CR_TRY(cri_are_adapted(m, num, p) ? cri_adapted_linears(m, &a, add, false, p, err)
+                                      : cr_linears(p->dev, &a, err));
+    for (int i = num; i-- > 0;)
         CR_TRY(cri_leave(m[i], p, err));
-    }
     return CR_OK;
 }
 
@@ -311,6 +301,7 @@ cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const
 
     if (!dx && !m->has_trainable) return CR_OK;
     if (is_grouped(m, p)) return group_linear_back(m, p, x, dy, dx, how, err);
+    if (cri_is_adapted(m, p)) return cri_linears_back(&m, 1, p, x, &dy, dx, how, err);
     CR_TRY(cri_enter(m, p, err));
     a = (cr_linear_grad_args){.x = x,
                               .dy = dy,
@@ -321,8 +312,53 @@ cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const
                               .num_rows = p->num_rows};
     a.dw = cri_grad_of_rows(m->weight, p->num_rows, &a.is_dw_set);
     if (a.dx || a.dw || a.dbias) CR_TRY(cr_linear_grad(p->dev, &a, err));
-    if (cri_is_adapted(m, p)) CR_TRY(cri_adapter_backward(m, p, x, dy, dx, err));
     return cri_leave(m, p, err);
+}
+
+cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add, cr_mem *y,
+                     cr_err *err)
+{
+    cr_linear_args a;
+
+    if (is_grouped(m, p)) return group_linear(m, p, x, y, err);
+    if (cri_is_adapted(m, p)) return linears(&m, 1, p, x, add, &y, err);
+    CR_TRY(cri_enter(m, p, err)); /* now the weights are there */
+    a = (cr_linear_args){.x = x,
+                         .w = &cri_own(m->weight)->weight,
+                         .bias = m->bias ? m->bias->weight.data : NULL,
+                         .add = add,
+                         .y = y,
+                         .out_dtype = p->dtype,
+                         .num_rows = p->num_rows};
+    CR_TRY(cr_linear(p->dev, &a, err));
+    return cri_leave(m, p, err);
+}
+
+cr_status cri_linears(const cr_module *const *m, int num, cr_pass *p, const cr_mem *x,
+                      cr_mem *const *y, cr_err *err)
+{
+    if (!is_grouped(m[0], p)) return linears(m, num, p, x, NULL, y, err);
+    for (int i = 0; i < num; i++)
+        CR_TRY(group_linear(m[i], p, x, y[i], err));
+    return CR_OK;
+}
+
+cr_status cri_linears_back(const cr_module *const *m, int num, cr_pass *p, const cr_mem *x,
+                           const cr_mem *const *dy, cr_mem *dx, cri_dx how, cr_err *err)
+{
+    bool is_one = !is_grouped(m[0], p) && cri_are_adapted(m, num, p);
+
+    for (int i = 0; i < num; i++) /* one that is trained itself */
+        is_one = is_one && (cri_is_adapted(m[i], p) || !m[i]->has_trainable);
+    for (int i = 0; i < num && !is_one; i++)
+        CR_TRY(cri_linear_back(m[i], p, x, dy[i], dx, i ? CRI_DX_ADD : how, err));
+    if (!is_one) return CR_OK;
+    for (int i = 0; i < num; i++)
+        CR_TRY(cri_enter(m[i], p, err));
+    CR_TRY(cri_adapted_linears_back(m, num, p, x, dy, dx, how, false, err));
+    for (int i = num; i-- > 0;)
+        CR_TRY(cri_leave(m[i], p, err));
+    return CR_OK;
 }
 
 /* ---- norms ---- */

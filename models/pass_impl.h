@@ -9,7 +9,7 @@
 #include "models/pass.h"
 
 /* What modules' forwards left for their backwards. Frames are a stack like the tape: pushed at the end of a forward, popped at
- * the start of the backward, each a struct of the module's own; on the host, as the tape may be memory of a device. */
+ * the start of the backward, each a struct of the module's own; on the host. */
 typedef struct cri_frames {
     char *data;
     size_t num_bytes, capacity;

@@ -21,7 +21,7 @@
     } while (0)
 /* clang-format on */
 
-enum { CRI_NUM_SCRATCH = 8 };
+enum { CRI_NUM_SCRATCH = 11 };
 
 /* Cos and sin, [num_positions, half] each. */
 typedef struct cri_rope_table {

@@ -14,6 +14,9 @@ enum cri_cpu_slot {
     CRI_SLOT_TILE,   /* panels of a tile of the vocabulary, which two products share */
     CRI_SLOT_HEAD_X, /* rows of x and of dz as A, beside the products of the head's gradient */
     CRI_SLOT_HEAD_DZ,
+    CRI_SLOT_LOW_ROWS, /* adapters: h or its gradient as A, B or A as panels, and all A's in one matrix */
+    CRI_SLOT_LOW_PANELS,
+    CRI_SLOT_LOW_A,
     CRI_NUM_SLOTS,
     /* kernels that call no product and are called by none of the above */
     CRI_SLOT_TASKS = CRI_SLOT_PANELS, /* attention: the memory of each thread */

@@ -47,9 +47,11 @@ template <class To, class Of> struct ending_row {
 template <class To, class Aux> struct ended_sum {
     const Aux *bias, *add; /* add: of this row */
     int64_t num_cols;
+    float factor;
 
     __device__ __forceinline__ float at(int64_t col, float x) const
     {
+        x *= factor;
         if (bias) x += to_float(bias[col]);
         if (add) x = rounded<To>(x) + to_float(add[col]);
         return x;
@@ -61,18 +63,19 @@ template <class To, class Aux> struct ending {
     To *c;
     const Aux *bias, *add;
     int64_t m, n, ldc;
+    float factor;
 
     __device__ __forceinline__ ending_row<To, ended_sum<To, Aux>> row(int64_t i) const
     {
         bool is_in = i < m;
 
-        return {is_in ? c + i * ldc : NULL, {bias, is_in && add ? add + i * ldc : NULL, n}};
+        return {is_in ? c + i * ldc : NULL, {bias, is_in && add ? add + i * ldc : NULL, n, factor}};
     }
 };
 
 template <class To, class Aux> static inline ending<To, Aux> ending_of(const cri_product *p)
 {
-    return {(To *)p->c, (const Aux *)p->bias, (const Aux *)p->add, p->m, p->n, p->ldc};
+    return {(To *)p->c, (const Aux *)p->bias, (const Aux *)p->add, p->m, p->n, p->ldc, p->factor};
 }
 
 /* ---- the gradient of logits instead of the logits (head.cu) ---- */

@@ -1,5 +1,6 @@
 /* few.cu -- products of few rows, bf16, C = A B^T (decoding), which read each weight once: up to CRI_FEW_ROWS rows, up to CRI_FEW_PRODUCTS
- * products of the same rows in one launch (q, k and v; gate and up), each with its weight, bias and C.
+ * products of the same rows in one launch (q, k and v; gate and up), each with its rows, weight, bias and C. And the products of adapters (A: few
+ * columns; B: few of k), of any number of rows, in blocks of 32 and 64.
  *
  * Mapping: a warp makes 16 columns of C for all rows by mma.m16n8k16, the rows as A, the weight's as B, as mma_product of linear.cu; a block is
  * one warp, or four that share the rows. 128 of k at a time by cp.async, 16 bytes a thread, in stages, as many as keep memory busy: rows of the
@@ -8,7 +9,7 @@
  * differs (wgmma, cuBLASLt's): library.c takes this kernel where a probe finds the same bits.
  *
  * Bytes: the weight once, and the rows once a block from L2, 1/16 of the weight's bytes a row and one warp, 1/64 and four. FLOPs do not count.
- * Shared memory: 64 KiB (one warp, 28 KiB of weights under way), 80 KiB (four warps, 48 KiB), 96 KiB (more than 16 rows, 32 KiB).
+ * Shared memory: 64 KiB (one warp, 28 KiB of weights under way), 80 KiB (four warps, 48 KiB), 96 KiB (more than 16 rows, 32 KiB), 48 KiB (few columns).
  * Limit: memory, if blocks are as many as multiprocessors; and the chain: 512 bytes of weights a warp for each mma that waits for
  * the one before, about 33 cycles on an H100 (published), 27 GB/s a warp, where 25 GB/s a multiprocessor are all of its memory.
  */
@@ -23,16 +24,16 @@ enum {
 };
 
 struct few_product {
-    const bf16 *w, *bias, *add;
+    const bf16 *rows, *w, *bias, *add;
     bf16 *c;
-    int64_t n, ldw, ldc;
+    int64_t n, num_k, ld, ldw, ldc;
+    float factor;
 };
 
 struct few_products {
     few_product of[CRI_FEW_PRODUCTS];
     int last[CRI_FEW_PRODUCTS]; /* block after the product's last */
-    const bf16 *rows;
-    int64_t num_rows, num_k, ld;
+    int64_t num_rows;
     bool is_rounded; /* before the addend comes to it */
 };
 
@@ -40,10 +41,12 @@ struct few_products {
 struct few_sum {
     const bf16 *bias, *add; /* add: of this row */
     int64_t num_cols;
+    float factor;
     bool is_rounded;
 
     __device__ __forceinline__ float at(int64_t col, float x) const
     {
+        x *= factor;
         if (bias) x += to_float(bias[col]);
         if (add) x = (is_rounded ? rounded<bf16>(x) : x) + to_float(add[col]);
         return x;
@@ -67,6 +70,7 @@ template <int WARPS_, int TILES_, int STAGES_> struct few_shape {
 typedef few_shape<1, 1, 8> narrow;
 typedef few_shape<4, 1, 4> wide;
 typedef few_shape<4, 4, 3> tall;
+typedef few_shape<1, 2, 4> slim;
 enum { WARP_STEP = 32 / CHUNKS, WARP_LOADS = 16 / WARP_STEP /* TK / 16, too */ };
 
 /* Element of a tile where chunk c of row first + add is (dev/mma.h's swizzled): first is below, add a multiple of, a power of two, which costs
@@ -83,16 +87,16 @@ template <class S> struct few_loads {
     int chunk, row, w_row; /* first ones */
     int64_t num_rows, num_k;
 
-    __device__ __forceinline__ few_loads(const few_products &p, const few_product &mine,
+    __device__ __forceinline__ few_loads(const few_product &mine, int64_t row0, int64_t rows_left,
                                          int64_t col0)
     {
         int lane = (int)threadIdx.x % 32;
 
         chunk = lane % CHUNKS, row = (int)threadIdx.x / CHUNKS, w_row = lane / CHUNKS;
-        num_rows = p.num_rows, num_k = p.num_k;
+        num_rows = rows_left, num_k = mine.num_k;
 #pragma unroll
         for (int i = 0; i < S::LOADS; i++)
-            rows[i] = p.rows + (row + i * S::STEP) * p.ld + chunk * 8;
+            rows[i] = mine.rows + (row0 + row + i * S::STEP) * mine.ld + chunk * 8;
 #pragma unroll
         for (int i = 0; i < WARP_LOADS; i++) {
             int64_t col = col0 + w_row + i * WARP_STEP;
@@ -119,8 +123,10 @@ template <class S> struct few_loads {
         bool is_in = k0 + chunk * 8 < num_k;
 
         cp_async16(w_tile + place(w_row, i * WARP_STEP, chunk), w[i] + k0, is_in);
-        if (i < S::LOADS && row + i * S::STEP < num_rows)
-            cp_async16(stage + place(row, i * S::STEP, chunk), rows[i] + k0, is_in);
+#pragma unroll
+        for (int j = i; j < S::LOADS; j += WARP_LOADS)
+            if (row + j * S::STEP < num_rows)
+                cp_async16(stage + place(row, j * S::STEP, chunk), rows[j] + k0, is_in);
     }
 };
 
@@ -169,8 +175,8 @@ static __device__ __forceinline__ void multiply(float (&acc)[S::TILES][2][4], co
 
 template <class S>
 static __device__ __forceinline__ void put(const float (&acc)[S::TILES][2][4],
-                                           const few_products &p, const few_product &mine,
-                                           int64_t col0)
+                                           const few_product &mine, bool is_rounded, int64_t row0,
+                                           int64_t rows_left, int64_t col0)
 {
     int lane = (int)threadIdx.x % 32;
 
@@ -179,10 +185,11 @@ static __device__ __forceinline__ void put(const float (&acc)[S::TILES][2][4],
 #pragma unroll
         for (int e = 0; e < 4; e += 2) {
             int64_t row = 16 * t + lane / 4 + 8 * (e / 2);
-            if (row >= p.num_rows) continue;
+            if (row >= rows_left) continue;
+            const int64_t at = (row0 + row) * mine.ldc;
             const ending_row<bf16, few_sum> to = {
-                mine.c + row * mine.ldc,
-                {mine.bias, mine.add ? mine.add + row * mine.ldc : NULL, mine.n, p.is_rounded}};
+                mine.c + at,
+                {mine.bias, mine.add ? mine.add + at : NULL, mine.n, mine.factor, is_rounded}};
 #pragma unroll
             for (int j = 0; j < 2; j++)
                 to.put_two(col0 + 8 * j + lane % 4 * 2, acc[t][j][e], acc[t][j][e + 1]);
@@ -195,7 +202,8 @@ static __global__ void __launch_bounds__(S::THREADS_A_BLOCK)
 {
     DYNAMIC_SHARED(memory);
     bf16 *shared = (bf16 *)(void *)memory;
-    int warp = (int)threadIdx.x / 32, steps = (int)((p.num_k + TK - 1) / TK), which = 0;
+    int warp = (int)threadIdx.x / 32, which = 0;
+    const int64_t row0 = (int64_t)blockIdx.y * (16 * S::TILES), rows_left = p.num_rows - row0;
     float acc[S::TILES][2][4] = {};
 
     while ((int)blockIdx.x >= p.last[which])
@@ -203,7 +211,8 @@ static __global__ void __launch_bounds__(S::THREADS_A_BLOCK)
     const few_product mine = p.of[which];
     int64_t block = (int)blockIdx.x - (which ? p.last[which - 1] : 0),
             col0 = (block * S::WARPS + warp) * COLS;
-    const few_loads<S> loads(p, mine, col0);
+    const int steps = (int)((mine.num_k + TK - 1) / TK);
+    const few_loads<S> loads(mine, row0, rows_left, col0);
     loads.clear(shared);
 #pragma unroll 1
     for (int i = 0; i < S::STAGES - 1; i++) {
@@ -221,7 +230,7 @@ static __global__ void __launch_bounds__(S::THREADS_A_BLOCK)
         next = at;
         at = at + 1 < S::STAGES ? at + 1 : 0;
     }
-    put<S>(acc, p, mine, col0);
+    put<S>(acc, mine, p.is_rounded, row0, rows_left, col0);
 }
 
 template <class S>
@@ -237,8 +246,10 @@ static cudaError_t launch(cr_device *dev, few_products &p, const cri_product *fr
         blocks += (int)((from[i].n + COLS * S::WARPS - 1) / (COLS * S::WARPS));
         p.last[i] = blocks;
     }
-    return CUDA_LAUNCH(kernel, dim3((unsigned)blocks), dim3(S::THREADS_A_BLOCK), S::BYTES,
-                       cri_cuda_stream(dev), p);
+    return CUDA_LAUNCH(
+        kernel,
+        dim3((unsigned)blocks, (unsigned)((p.num_rows + 16 * S::TILES - 1) / (16 * S::TILES))),
+        dim3(S::THREADS_A_BLOCK), S::BYTES, cri_cuda_stream(dev), p);
 }
 
 bool cri_cuda_is_for_few(const cri_product *p)
@@ -251,25 +262,28 @@ cr_status cri_cuda_product_few(cr_device *dev, const char *op, const cri_product
                                bool is_rounded, cr_err *err)
 {
     few_products all = {};
-    int64_t cols = 0;
+    int64_t cols = 0, max = 0;
 
-    all.rows = (const bf16 *)p->a;
     all.num_rows = p->m;
-    all.num_k = p->k;
-    all.ld = p->lda;
     all.is_rounded = is_rounded;
     for (int i = 0; i < num; i++) {
-        all.of[i] = {(const bf16 *)p[i].b,
+        all.of[i] = {(const bf16 *)p[i].a,
+                     (const bf16 *)p[i].b,
                      (const bf16 *)p[i].bias,
                      (const bf16 *)p[i].add,
                      (bf16 *)p[i].c,
                      p[i].n,
+                     p[i].k,
+                     p[i].lda,
                      p[i].ldb,
-                     p[i].ldc};
+                     p[i].ldc,
+                     p[i].factor};
         cols += p[i].n;
+        max = p[i].n > max ? p[i].n : max;
     }
     return launched(op,
-                    p->m > 16 * narrow::TILES ? launch<tall>(dev, all, p, num)
+                    p->m > 16 * narrow::TILES ? max <= 2 * COLS ? launch<slim>(dev, all, p, num)
+                                                                : launch<tall>(dev, all, p, num)
                     : cols >= (int64_t)WIDE_FROM * COLS * wide::WARPS
                         ? launch<wide>(dev, all, p, num)
                         : launch<narrow>(dev, all, p, num),

@@ -61,7 +61,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grouped_rows(rows_args 
     const lying a = {g.a + first * g.k, rows, g.k, g.k},
                 b = {weight, IS_TURNED ? g.k : g.n, IS_TURNED ? g.n : g.k, IS_TURNED ? g.n : g.k};
     const ending<bf16, bf16> end = {
-        g.c + first * g.n, NULL, g.add ? g.add + first * g.n : NULL, rows, g.n, g.n};
+        g.c + first * g.n, NULL, g.add ? g.add + first * g.n : NULL, rows, g.n, g.n, 1.0f};
 
     mma_tile<false, IS_TURNED>(a, b, g.k, end, (int64_t)(tile - g.at.first_tile[e]) * TM,
                                (int64_t)blockIdx.y * TN);
@@ -83,7 +83,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grouped_weights(weights
     if (rows == 0 || !g.dw[e]) return;
     const bf16 *from = g.dy + first * g.n;
     const lying dy = {from, rows, g.n, g.n}, x = {g.x + first * g.k, rows, g.k, g.k};
-    const ending<float, float> end = {g.dw[e], NULL, g.dw[e], g.n, g.k, g.k};
+    const ending<float, float> end = {g.dw[e], NULL, g.dw[e], g.n, g.k, g.k, 1.0f};
     mma_tile<true, true>(dy, x, rows, end, (int64_t)blockIdx.x * TM, (int64_t)blockIdx.y * TN);
 }
 

@@ -42,6 +42,7 @@ static cri_product logits_of(const cr_weight *w, const void *x, int64_t num, int
     p.c = z;
     p.ldc = ld;
     p.aux_dtype = w->dtype;
+    p.factor = 1.0f;
     return p;
 }
 

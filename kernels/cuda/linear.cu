@@ -211,7 +211,8 @@ static cri_product forward(const cr_linear_args *a)
             .aux_dtype = w->dtype,
             .bias = a->bias,
             .add = a->add,
-            .dz = NULL};
+            .dz = NULL,
+            .factor = 1.0f};
 }
 
 cr_status cri_cuda_linear(cr_device *dev, const cr_linear_args *a, cr_err *err)
@@ -259,48 +260,183 @@ static cr_status bias_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err 
                     err);
 }
 
+/* dx[m, w's columns] = factor dy W, rows of dx with stride ld; add: NULL, or what it is added to. */
+static cri_product back_product(const cr_weight *w, const void *dy, int64_t ld_dy, int64_t m,
+                                void *dx, int64_t ld, const void *add, float factor)
+{
+    return {.dtype = w->dtype,
+            .a = dy,
+            .b = w->data,
+            .is_a_turned = false,
+            .is_b_turned = true,
+            .m = m,
+            .n = w->num_cols,
+            .k = w->num_rows,
+            .lda = ld_dy,
+            .ldb = w->num_cols,
+            .c_dtype = w->dtype,
+            .c = dx,
+            .ldc = ld,
+            .aux_dtype = w->dtype,
+            .bias = NULL,
+            .add = add,
+            .dz = NULL,
+            .factor = factor};
+}
+
+/* dw[n, k] += dy^T x over m rows, with strides ld. */
+static cri_product weight_product(cr_dtype dtype, const void *dy, int64_t ld_dy, int64_t n,
+                                  const void *x, int64_t ld_x, int64_t k, int64_t m, void *dw)
+{
+    return {.dtype = dtype,
+            .a = dy,
+            .b = x,
+            .is_a_turned = true,
+            .is_b_turned = true,
+            .m = n,
+            .n = k,
+            .k = m,
+            .lda = ld_dy,
+            .ldb = ld_x,
+            .c_dtype = CR_F32,
+            .c = dw,
+            .ldc = k,
+            .aux_dtype = CR_F32,
+            .bias = NULL,
+            .add = dw,
+            .dz = NULL,
+            .factor = 1.0f};
+}
+
 cr_status cri_cuda_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
     int64_t n = w->num_rows, k = w->num_cols;
-    const cri_product dx = {.dtype = w->dtype,
-                            .a = a->dy,
-                            .b = w->data,
-                            .is_a_turned = false,
-                            .is_b_turned = true,
-                            .m = a->num_rows,
-                            .n = k,
-                            .k = n,
-                            .lda = n,
-                            .ldb = k,
-                            .c_dtype = w->dtype,
-                            .c = a->dx,
-                            .ldc = k,
-                            .aux_dtype = w->dtype,
-                            .bias = NULL,
-                            .add = a->is_dx_added ? a->dx : NULL,
-                            .dz = NULL},
-                      dw = {.dtype = w->dtype,
-                            .a = a->dy,
-                            .b = a->x,
-                            .is_a_turned = true,
-                            .is_b_turned = true,
-                            .m = n,
-                            .n = k,
-                            .k = a->num_rows,
-                            .lda = n,
-                            .ldb = k,
-                            .c_dtype = CR_F32,
-                            .c = a->dw,
-                            .ldc = k,
-                            .aux_dtype = CR_F32,
-                            .bias = NULL,
-                            .add = a->is_dw_set ? NULL : a->dw,
-                            .dz = NULL};
+    const cri_product dx =
+        back_product(w, a->dy, n, a->num_rows, a->dx, k, a->is_dx_added ? a->dx : NULL, 1.0f);
+    cri_product dw = weight_product(w->dtype, a->dy, n, n, a->x, k, k, a->num_rows, a->dw);
 
+    if (a->is_dw_set) dw.add = NULL;
     if (a->dx) CR_TRY(cri_cuda_product_anyhow(dev, "linear_grad", &dx, err));
     if (a->dw) CR_TRY(cri_cuda_product_anyhow(dev, "linear_grad", &dw, err));
     return a->dbias ? CRI_BY_DTYPE(w->dtype, bias_grad, dev, a, err) : CR_OK;
+}
+
+/* ---- Linears with adapters ---- */
+
+/* Few columns, or a few of k, of any number of rows: one launch where the sizes allow it, which are the weights' alone. */
+static cr_status multiply_low(cr_device *dev, const char *op, const cri_product *p, int num,
+                              cr_err *err)
+{
+    bool is_one = num > 0;
+
+    for (int i = 0; i < num; i++)
+        is_one = is_one && cri_cuda_is_for_few(&p[i]);
+    if (is_one) return cri_cuda_product_few(dev, op, p, num, /*is_rounded=*/true, err);
+    for (int i = 0; i < num; i++)
+        CR_TRY(cri_cuda_product(dev, op, &p[i], err));
+    return CR_OK;
+}
+
+static cri_product low_product(const cr_weight *w, const void *a, int64_t lda, int64_t m, void *c,
+                               int64_t ldc, const void *add, float factor)
+{
+    const cr_linear_args one = {(const cr_mem *)a, w,        NULL, (const cr_mem *)add,
+                                (cr_mem *)c,       w->dtype, m};
+    cri_product p = forward(&one);
+
+    p.lda = lda;
+    p.ldc = ldc;
+    p.factor = factor;
+    return p;
+}
+
+/* h of all, from x. */
+static cr_status multiply_inner(cr_device *dev, const char *op, const cr_low_rank *low, int num,
+                                const cr_mem *x, int64_t num_rows, cr_mem *h, cr_err *err)
+{
+    cri_product p[CR_LINEARS];
+    const int64_t ld = cr_low_ranks(low, num);
+    int64_t col = 0;
+    int there = 0;
+
+    for (int i = 0; i < num; i++) {
+        const cr_weight *a = &low[i].a;
+        if (!a->data) continue;
+        p[there++] = low_product(a, low[i].x ? low[i].x : x, a->num_cols, num_rows,
+                                 cr_at(a->dtype, h, col), ld, NULL, low[i].scale);
+        col += a->num_rows;
+    }
+    return multiply_low(dev, op, p, there, err);
+}
+
+cr_status cri_cuda_adapted_linears(cr_device *dev, const cr_adapted_linears_args *a, cr_err *err)
+{
+    const cr_linears_args *base = &a->base;
+    const int64_t ld = cr_low_ranks(a->low, base->num), m = base->num_rows;
+    cri_product p[CR_LINEARS];
+    int64_t col = 0;
+    int there = 0;
+
+    if (a->add) {
+        cr_linear_args one = cr_linear_of(base, 0);
+        one.add = a->add;
+        CR_TRY(cri_cuda_linear(dev, &one, err));
+    } else if (!a->is_base_made) {
+        CR_TRY(cri_cuda_linears(dev, base, err));
+    }
+    CR_TRY(multiply_inner(dev, "adapted_linears", a->low, base->num, base->x, m, a->h, err));
+    for (int i = 0; i < base->num; i++) {
+        const cr_weight *b = &a->low[i].b;
+        if (!a->low[i].a.data) continue;
+        p[there++] = low_product(b, cr_at(b->dtype, a->h, col), ld, m, base->y[i], b->num_rows,
+                                 base->y[i], 1.0f);
+        col += b->num_cols;
+    }
+    return multiply_low(dev, "adapted_linears", p, there, err);
+}
+
+/* dh, and the gradients of A and B, of one of them, whose columns of h and dh begin there. */
+static cr_status grads_of_low(cr_device *dev, const cr_adapted_linears_grad_args *a, int i,
+                              const cr_mem *h, cr_mem *dh, int64_t ld, cr_err *err)
+{
+    static const char op[] = "adapted_linears_grad";
+    const cr_low_rank *low = &a->low[i];
+    const int64_t n = low->b.num_rows, k = low->a.num_cols, r = low->a.num_rows, m = a->num_rows;
+    cr_mem *dx = low->x ? low->x : a->dx;
+    const cri_product inner = back_product(&low->b, a->dy[i], n, m, dh, ld, NULL, low->scale),
+                      outer = back_product(&low->a, dh, ld, m, dx, k, low->x ? NULL : dx, 1.0f),
+                      da = weight_product(low->a.dtype, dh, ld, r, low->x ? low->x : a->x, k, k, m,
+                                          a->da[i]),
+                      db = weight_product(low->a.dtype, a->dy[i], n, n, h, ld, r, m, a->db[i]);
+
+    CR_TRY(cri_cuda_product(dev, op, &inner, err));
+    if (a->da[i]) CR_TRY(cri_cuda_product_anyhow(dev, op, &da, err));
+    if (a->db[i]) CR_TRY(cri_cuda_product_anyhow(dev, op, &db, err));
+    return a->dx ? cri_cuda_product(dev, op, &outer, err) : CR_OK; /* x has been read */
+}
+
+cr_status cri_cuda_adapted_linears_grad(cr_device *dev, const cr_adapted_linears_grad_args *a,
+                                        cr_err *err)
+{
+    const int64_t ld = cr_low_ranks(a->low, a->num);
+    int64_t col = 0;
+
+    CR_TRY(
+        multiply_inner(dev, "adapted_linears_grad", a->low, a->num, a->x, a->num_rows, a->h, err));
+    for (int i = 0; i < a->num; i++) {
+        const cr_weight *w = &a->w[i];
+        const cri_product dx =
+            back_product(w, a->dy[i], w->num_rows, a->num_rows, a->dx, w->num_cols,
+                         i > 0 || a->is_dx_added ? a->dx : NULL, 1.0f);
+        if (a->dx && !a->is_base_made)
+            CR_TRY(cri_cuda_product_anyhow(dev, "adapted_linears_grad", &dx, err));
+        if (!a->low[i].a.data) continue;
+        CR_TRY(grads_of_low(dev, a, i, cr_at(w->dtype, a->h, col), cr_at(w->dtype, a->dh, col), ld,
+                            err));
+        col += a->low[i].a.num_rows;
+    }
+    return CR_OK;
 }
 
 size_t cri_cuda_packed_bytes(const cr_device *dev, const cr_weight *w)

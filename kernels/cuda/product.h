@@ -1,7 +1,7 @@
 /* product.h -- the matrix product that linear, its gradient, the head and logits share (linear.cu).
  *
  * C[m, n] = sum over k of A B, float32 sums over ascending k in one chain an element, so that an element's bits depend on
- * its row of A and its column of B alone: not on m, nor on the tile it falls into. Then, in this order: + bias, rounded to
+ * its row of A and its column of B alone: not on m, nor on the tile it falls into. Then, in this order: times the factor, + bias, rounded to
  * C's dtype and + add if there is an add, rounded to C's dtype.
  */
 #ifndef CR_CUDA_PRODUCT_H
@@ -29,6 +29,7 @@ typedef struct cri_product {
     const void *add;    /* [m, n], row stride ldc, or NULL; may be C */
     const struct cri_dz
         *dz; /* ending.h: C, of dtype, is the gradient of these logits; NULL: C is the product */
+    float factor; /* of the sums; not 1: for linear.cu and few.cu alone */
 } cri_product;
 
 /* Queues it on the stream of dev. Turned: A not, B is (dx), or both (dw). */
@@ -37,8 +38,8 @@ cr_status cri_cuda_product(cr_device *dev, const char *op, const cri_product *p,
 cr_status cri_cuda_product_anyhow(cr_device *dev, const char *op, const cri_product *p,
                                   cr_err *err);
 
-/* Products of few rows (few.cu): num of them of the same rows, k and lda, for which cri_cuda_is_for_few is true, of 1 .. CRI_FEW_ROWS rows.
- * is_rounded: as above; else the addend comes before the only rounding, as cuBLASLt has it. */
+/* Products of few rows or of few columns or k (few.cu): num of them of as many rows, for which cri_cuda_is_for_few is true. Up to CRI_FEW_ROWS rows
+ * read each weight once. is_rounded: as above; else the addend comes before the only rounding, as cuBLASLt has it. */
 enum { CRI_FEW_ROWS = 64, CRI_FEW_PRODUCTS = CR_LINEARS };
 bool cri_cuda_is_for_few(const cri_product *p); /* by all but its number of rows */
 cr_status cri_cuda_product_few(cr_device *dev, const char *op, const cri_product *p, int num,

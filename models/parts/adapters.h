@@ -1,12 +1,12 @@
 /* adapters.h -- LoRA of Linears (cr_adapter). Inside models/ only.
  *
- * Products are those of a Linear: A x in float32, times the scale, rounded to the dtype of the pass, then B of that added
- * to what the Linear computed. So the base product does not depend on the adapter, and with adapters off the
- * numbers are those of a model without them.
+ * Products are cr_adapted_linears (kernels/adapters.h), one for Linears of the same rows. With adapters off the numbers are those of a model
+ * without them.
  */
 #ifndef CR_MODELS_PARTS_ADAPTERS_H
 #define CR_MODELS_PARTS_ADAPTERS_H
 
+#include "kernels/adapters.h"
 #include "models/pass_impl.h"
 
 /* Adds them to a tree, and freezes what is not is_added. CR_ECONFIG, CR_EABSENT: no Linear, or one that cannot have one. */
@@ -16,11 +16,26 @@ static inline bool cri_is_adapted(const cr_module *m, const cr_pass *p)
 {
     return m->adapter && !p->has_adapters_off;
 }
-/* y += scale B (A x). */
-CR_MUST cr_status cri_adapter_forward(const cr_module *m, cr_pass *p, const cr_mem *x, cr_mem *y,
+/* Is one of them? */
+static inline bool cri_are_adapted(const cr_module *const *m, int num, const cr_pass *p)
+{
+    bool is_any = false;
+
+    for (int i = 0; i < num; i++)
+        is_any = is_any || cri_is_adapted(m[i], p);
+    return is_any;
+}
+
+/* What base says, with their adapters; add, is_base_made: as in cr_adapted_linears_args. */
+CR_MUST cr_status cri_adapted_linears(const cr_module *const *m, const cr_linears_args *base,
+                                      const cr_mem *add, bool is_base_made, cr_pass *p,
                                       cr_err *err);
-/* From the gradient of y: those of A and B, where they are wanted, and dx += its part; dx may be NULL. */
-CR_MUST cr_status cri_adapter_backward(const cr_module *m, cr_pass *p, const cr_mem *x,
-                                       const cr_mem *dy, cr_mem *dx, cr_err *err);
+/* Backward of what cri_linears made, whether they have adapters or not: dx is that of all. */
+CR_MUST cr_status cri_linears_back(const cr_module *const *m, int num, cr_pass *p, const cr_mem *x,
+                                   const cr_mem *const *dy, cr_mem *dx, cri_dx how, cr_err *err);
+/* From the gradients of their outputs: those of A and B, where they are wanted, and dx, which may be NULL. */
+CR_MUST cr_status cri_adapted_linears_back(const cr_module *const *m, int num, cr_pass *p,
+                                           const cr_mem *x, const cr_mem *const *dy, cr_mem *dx,
+                                           cri_dx how, bool is_base_made, cr_err *err);
 
 #endif

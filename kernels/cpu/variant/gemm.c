@@ -171,6 +171,7 @@ static __attribute__((noinline)) void run_widening_tile(cr_dtype dtype, int64_t 
 CR_INLINE void finish(cr_dtype dtype, cr_dtype aux, const gemm_out *o, int64_t m, int64_t n,
                       int64_t some, vf x)
 {
+    if (o->factor) x = x * v_set(*o->factor);
     if (o->bias)
         x = x + (some < V_LANES ? v_get_some(aux, o->bias, n, some) : v_get(aux, o->bias, n));
     if (o->add) {
@@ -222,6 +223,20 @@ CR_INLINE void prefetch_add(const gemm_out *o, int64_t m, int64_t n0, int rows)
     }
 }
 
+/* The product that goes on from the sums of a tile at row m, column n0. Tiles of several panels have few rows. */
+static void go_on(cr_dtype dtype, const gemm_more *more, int64_t m, int64_t n0, int num_rows,
+                  int wide, vf *sums)
+{
+    const int max = wide == 1 ? CRI_ROWS : num_rows < 4 ? num_rows : 4;
+    const char *panel =
+        (const char *)more->panels + n0 / CRI_PANEL * gemm_panel_bytes(dtype, more->num_units);
+
+    for (int r = 0; r < num_rows; r += max)
+        run_tile(dtype, num_rows - r < max ? num_rows - r : max, wide, more->num_units,
+                 more->a + (m + r) * more->row_stride, more->row_stride, 1, panel,
+                 /*is_more=*/true, sums + r * 2 * wide);
+}
+
 #if defined(__AMX_BF16__)
 /* Rows m0 .. m1 in steps of num_rows <= 32 against panels p0 .. p1. */
 static void amx_rows(int64_t num_rows, int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n,
@@ -245,6 +260,7 @@ static void amx_rows(int64_t num_rows, int64_t m0, int64_t m1, int64_t p0, int64
                 amx_wide(2, units, rows_of_a, at, panels + n0 * units, acc);
             else
                 amx_wide(1, units, rows_of_a, at, panels + n0 * units, acc);
+            if (o->more) go_on(CR_BF16, o->more, m, n0, rows, wide, acc);
             if (is_plain && n - n0 >= wide * CRI_PANEL)
                 CR_BY_DTYPE(o->c_dtype, finish_tile, o, m, n0, rows, wide, acc);
             else
@@ -362,6 +378,7 @@ static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, cons
     int64_t n0 = at.p0 * CRI_PANEL, rows, row_step = is_grouped ? 1 : row_stride,
             k_step = is_grouped ? CRI_ROWS : 1;
     int wide = (int)(at.p1 - at.p0);
+    const cr_dtype own = dtype;
 
     for (int64_t m = at.m0; m < at.m1; m += rows) {
         int64_t left = at.m1 - m;
@@ -380,6 +397,7 @@ static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, cons
         } else {
             run_tile(dtype, (int)rows, wide, units, from, row_step, k_step, panel, o->before, sums);
         }
+        if (o->more && !o->after) go_on(own, o->more, m, n0, (int)rows, wide, sums);
         if (o->after)
             keep_tile(o, m, n0, (int)rows, wide, sums);
         else if (is_plain && n - n0 >= wide * CRI_PANEL)
@@ -577,9 +595,9 @@ static void multiply_columns(cr_device *dev, const cr_weight *w, bool is_transpo
     }
 }
 
-/* C[m, n] = A[m, k] B and what out says. */
-static void multiply(cr_device *dev, const cr_weight *w, bool is_transposed, const void *a,
-                     int64_t m, const gemm_out *out)
+/* C in blocks of columns, whose panels of B are made here. */
+static void multiply_blocks(cr_device *dev, const cr_weight *w, bool is_transposed, const void *a,
+                            int64_t m, const gemm_out *out)
 {
     int64_t n = is_transposed ? w->num_rows : w->num_cols,
             k = is_transposed ? w->num_cols : w->num_rows;
@@ -588,6 +606,13 @@ static void multiply(cr_device *dev, const cr_weight *w, bool is_transposed, con
 
     for (int64_t n0 = 0; n0 < n; n0 += c.cols) {
         gemm_out some = *out;
+        gemm_more more;
+        if (out->more) {
+            more = *out->more;
+            more.panels = (const char *)more.panels +
+                          n0 / CRI_PANEL * gemm_panel_bytes(w->dtype, more.num_units);
+            some.more = &more;
+        }
         some.c = (char *)out->c + (size_t)n0 * c_bytes;
         if (out->bias) some.bias = (const char *)out->bias + (size_t)n0 * aux_bytes;
         if (out->add) some.add = (const char *)out->add + (size_t)n0 * aux_bytes;
@@ -598,36 +623,46 @@ static void multiply(cr_device *dev, const cr_weight *w, bool is_transposed, con
 
 #if defined(__AMX_BF16__)
 /* Few rows: packing W would take longer than the products. */
-static bool linear_of_few(cr_device *dev, const cr_linear_args *a)
+static bool multiply_few(cr_device *dev, const cr_weight *w, const void *a, int64_t m,
+                         const gemm_out *out)
 {
     enum { MAX_ROWS = 320, STEP = 256 };
-    const cr_weight *w = a->w;
-    int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, units = gemm_units(w->dtype, k);
-    gemm_out out = {.c = a->y,
-                    .c_dtype = a->out_dtype,
-                    .ldc = n,
-                    .bias = a->bias,
-                    .add = a->add,
-                    .ldadd = n,
-                    .aux_dtype = w->dtype};
+    int64_t n = w->num_rows, k = w->num_cols, units = gemm_units(w->dtype, k);
     uint32_t *x;
 
-    if (w->dtype != CR_BF16 || w->packed || m > MAX_ROWS || !gemm_in_place(w->dtype, k))
+    if (w->dtype != CR_BF16 || out->more || m > MAX_ROWS || !gemm_in_place(w->dtype, k))
         return false;
     x = cri_scratch(dev, CRI_SLOT_PANELS,
                     (size_t)((m + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
-    CR_V(pack_rows)(w->dtype, a->x, k, m, k, x);
+    CR_V(pack_rows)(w->dtype, a, k, m, k, x);
     CRI_FOR(n * units > 32768 ? dev->num_threads : 1, i, (n + STEP - 1) / STEP,
             amx_transposed(i * STEP, n < (i + 1) * STEP ? n : (i + 1) * STEP, m, units,
-                           cr_mem_to_host(w->data), x, &out));
+                           cr_mem_to_host(w->data), x, out));
     return true;
 }
 #endif
 
+void CR_V(multiply)(cr_device *dev, const cr_weight *w, bool is_transposed, const void *a,
+                    int64_t m, const gemm_out *out)
+{
+    int64_t n = w->num_rows, k = w->num_cols, stride;
+
+    if (is_transposed && w->packed) {
+        const uint32_t *x = units_of(dev, w->dtype, a, k, m, k, &stride);
+        CR_V(gemm)
+        (dev, w->dtype, m, n, gemm_units(w->dtype, k), x, stride, cr_mem_to_host(w->packed), out);
+        return;
+    }
+#if defined(__AMX_BF16__)
+    if (is_transposed && multiply_few(dev, w, a, m, out)) return;
+#endif
+    multiply_blocks(dev, w, is_transposed, a, m, out);
+}
+
 cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
-    int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, stride;
+    int64_t n = w->num_rows;
     gemm_out out = {.c = a->y,
                     .c_dtype = a->out_dtype,
                     .ldc = n,
@@ -637,16 +672,7 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
                     .aux_dtype = w->dtype};
 
     (void)err;
-#if defined(__AMX_BF16__)
-    if (linear_of_few(dev, a)) return CR_OK;
-#endif
-    if (w->packed) {
-        const uint32_t *x = units_of(dev, w->dtype, a->x, k, m, k, &stride);
-        CR_V(gemm)
-        (dev, w->dtype, m, n, gemm_units(w->dtype, k), x, stride, cr_mem_to_host(w->packed), &out);
-    } else {
-        multiply(dev, w, true, a->x, m, &out);
-    }
+    CR_V(multiply)(dev, w, /*is_transposed=*/true, a->x, a->num_rows, &out);
     return CR_OK;
 }
 
@@ -663,29 +689,39 @@ static void pack_band(const cr_device *dev, cr_dtype dtype, const char *a, int64
                           groups + gemm_groups_at(dtype, i * PART, units)));
 }
 
-/* dw[n, k] += dy[t, n]^T x[t, k], t in chunks; bands of dy^T stay in L2. */
-void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld_dy, const void *x,
-                      int64_t num_rows, int64_t n, int64_t k, float *dw)
+/* Rows t .. of one dw, whose panels of x are there, in bands of dy^T that stay in L2. */
+static void product_of_panels(cr_device *dev, cr_dtype dtype, const gemm_tn *of, int64_t t,
+                              int64_t rows, int64_t k, const void *panels)
 {
     enum { BAND = 16 * CRI_ROWS };
-    int64_t chunk = gemm_has_pairs(dtype) ? 1024 : 512;
-    size_t bytes = cr_dtype_bytes(dtype);
+    int64_t units = gemm_units(dtype, rows), bytes = (int64_t)cr_dtype_bytes(dtype);
+    uint32_t *groups =
+        cri_scratch(dev, CRI_SLOT_ROWS, (size_t)gemm_groups_units(dtype, BAND, units) * 4);
+
+    for (int64_t n0 = 0; n0 < of->n; n0 += BAND) {
+        int64_t band = of->n - n0 < BAND ? of->n - n0 : BAND;
+        float *at = of->dw + n0 * k;
+        gemm_out out = {.c = at, .ldc = k, .add = at, .ldadd = k}; /* all of it float32 */
+        pack_band(dev, dtype, (const char *)of->dy + (t * of->ld + n0) * bytes, of->ld, rows, band,
+                  groups);
+        CR_V(gemm)(dev, dtype, band, k, units, groups, CRI_GROUPS, panels, &out);
+    }
+}
+
+/* t in chunks. */
+void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const gemm_tn *of, int num, const void *x,
+                      int64_t ld_x, int64_t num_rows, int64_t k)
+{
+    int64_t chunk = gemm_has_pairs(dtype) ? 1024 : 512, bytes = (int64_t)cr_dtype_bytes(dtype);
 
     for (int64_t t = 0; t < num_rows; t += chunk) {
-        int64_t rows = num_rows - t < chunk ? num_rows - t : chunk, units = gemm_units(dtype, rows);
-        uint32_t *groups =
-            cri_scratch(dev, CRI_SLOT_ROWS, (size_t)gemm_groups_units(dtype, BAND, units) * 4);
-        void *panels = cri_scratch(dev, CRI_SLOT_PANELS, gemm_panels_bytes(dtype, k, units));
-        pack_panels(dev, dtype, /*is_transposed=*/false, (const char *)x + (size_t)(t * k) * bytes,
-                    k, rows, k, panels);
-        for (int64_t n0 = 0; n0 < n; n0 += BAND) {
-            int64_t band = n - n0 < BAND ? n - n0 : BAND;
-            float *at = dw + n0 * k;
-            gemm_out out = {.c = at, .ldc = k, .add = at, .ldadd = k}; /* all of it float32 */
-            pack_band(dev, dtype, (const char *)dy + (size_t)(t * ld_dy + n0) * bytes, ld_dy, rows,
-                      band, groups);
-            CR_V(gemm)(dev, dtype, band, k, units, groups, CRI_GROUPS, panels, &out);
-        }
+        int64_t rows = num_rows - t < chunk ? num_rows - t : chunk;
+        void *panels =
+            cri_scratch(dev, CRI_SLOT_PANELS, gemm_panels_bytes(dtype, k, gemm_units(dtype, rows)));
+        pack_panels(dev, dtype, /*is_transposed=*/false, (const char *)x + t * ld_x * bytes, ld_x,
+                    rows, k, panels);
+        for (int i = 0; i < num; i++)
+            product_of_panels(dev, dtype, &of[i], t, rows, k, panels);
     }
 }
 
@@ -700,10 +736,12 @@ cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err
                    .ldadd = k,
                    .aux_dtype = w->dtype};
 
+    const gemm_tn dw = {a->dy, n, n, cr_mem_to_host(a->dw)};
+
     (void)err;
-    if (a->dx) multiply(dev, w, false, a->dy, m, &dx); /* dx[m, k] = dy[m, n] W[n, k] */
+    if (a->dx) CR_V(multiply)(dev, w, false, a->dy, m, &dx); /* dx[m, k] = dy[m, n] W[n, k] */
     if (a->dw && a->is_dw_set) memset(cr_mem_to_host(a->dw), 0, (size_t)(n * k) * sizeof(float));
-    if (a->dw) CR_V(product_tn)(dev, w->dtype, a->dy, n, a->x, m, n, k, cr_mem_to_host(a->dw));
+    if (a->dw) CR_V(product_tn)(dev, w->dtype, &dw, 1, a->x, k, m, k);
     float *dbias = cr_mem_to_host(a->dbias);
     if (dbias)
         for (int64_t t = 0; t < m; t++)

@@ -92,6 +92,13 @@ CR_INLINE int64_t gemm_groups_units(cr_dtype dtype, int64_t m, int64_t units)
     return (m + CRI_ROWS - 1) / CRI_ROWS * gemm_group_units(units) + 4; /* see pack_group */
 }
 
+/* A product of the same dtype whose sums go on where those of the first end: rows of A as they lie, and all panels of C. */
+typedef struct gemm_more {
+    const uint32_t *a;
+    int64_t row_stride, num_units;
+    const void *panels;
+} gemm_more;
+
 typedef struct gemm_out {
     void *c; /* [m, n], row stride ldc elements of c_dtype */
     cr_dtype c_dtype;
@@ -104,6 +111,8 @@ typedef struct gemm_out {
         before; /* [m, n], row stride ld_sums, in whole panels: sums that these go on from; NULL: 0 */
     float *after; /* where they go instead of c, because there is more to add; NULL: c */
     int64_t ld_sums;
+    const gemm_more *more; /* NULL: none */
+    const float *factor;   /* of the sums, before all that is added; NULL: 1 */
 } gemm_out;
 
 /* panels: ceil(n / CRI_PANEL) panels of numbers of the dtype. */
@@ -120,8 +129,17 @@ void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int6
 void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, uint32_t *out);
 /* A^T of a matrix [k, m] (m contiguous) as groups of rows. */
 void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out);
-/* dw[n, k] += dy[t, n]^T x[t, k] over num_rows t; dy has row stride ld_dy. */
-void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld_dy, const void *x,
-                      int64_t num_rows, int64_t n, int64_t k, float *dw);
+/* C[m, n] = A[m, k] B and what out says. B = W^T (is_transposed: from its packed form, if there is one) or W. */
+void CR_V(multiply)(cr_device *dev, const cr_weight *w, bool is_transposed, const void *a,
+                    int64_t m, const gemm_out *out);
+
+/* dw[n, k] += dy[t, n]^T x[t, k] over num_rows t of the same x, for each of num; rows of dy and of x have strides ld. */
+typedef struct gemm_tn {
+    const void *dy;
+    int64_t ld, n;
+    float *dw;
+} gemm_tn;
+void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const gemm_tn *of, int num, const void *x,
+                      int64_t ld_x, int64_t num_rows, int64_t k);
 
 #endif

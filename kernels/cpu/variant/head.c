@@ -342,9 +342,10 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
             for (int64_t r = b; r < end; r += ROWS)
                 grad_rows(dev, a, &words, &t, r, end - r < ROWS ? end - r : ROWS,
                           dz + (size_t)((r - b) * t.cols) * bytes, dx + r * k);
+            const gemm_tn dw = {dz, t.cols, t.cols, (float *)cr_mem_to_host(a->dw) + v0 * k};
             if (a->dw) CR_V(product_tn)
-            (dev, w->dtype, dz, t.cols, (const char *)a->fwd.x + (size_t)(b * k) * bytes, end - b,
-             t.cols, k, (float *)cr_mem_to_host(a->dw) + v0 * k);
+            (dev, w->dtype, &dw, 1, (const char *)a->fwd.x + (size_t)(b * k) * bytes, k, end - b,
+             k);
         }
     }
     return CR_V(cast)(dev,
