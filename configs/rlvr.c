@@ -384,7 +384,8 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
                     a->loss.use_kl_loss ? "use_kl_loss" : "init_kl_coef above 0 (default 0.2)");
 }
 
-/* Engines and a validation; nothing that only training needs. Adapters are val_adapter's: those of training are new. */
+/* Engines and a validation; nothing that only training needs. Adapters are val_adapter's, not those that the file would
+ * train. */
 static void check_val_only(cr_config *c, cr_diagnostics *d)
 {
     cr_worker_config *const workers[] = {&c->train, &c->infer};
@@ -392,8 +393,11 @@ static void check_val_only(cr_config *c, cr_diagnostics *d)
     c->reference.is_needed = c->teacher.is_needed = false;
     for (size_t i = 0; i < CR_COUNT(workers); i++) {
         cr_free(workers[i]->lora.target);
-        workers[i]->lora.target = NULL;
+        cr_free(workers[i]->lora.folder);
+        workers[i]->lora = (cr_lora_keys){0};
     }
+    if (c->val_adapter)
+        c->train.lora = (cr_lora_keys){.folder = cr_strdup(c->val_adapter), .dropout = -1};
     if (!c->infer.is_mapped)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_infer"),
                     "actor_infer.device_mapping is missing");

@@ -13,7 +13,6 @@
 #include "launch/mpirun/mpi_folder.h"
 #include "launch/processes.h"
 #include "mesh/flight.h"
-#include "models/files/peft.h"
 #include "models/models.h"
 #include "samples/protocol.h"
 #include "samples/roles.h"
@@ -77,19 +76,6 @@ static cr_status record_flight(cr_actor *a, int world_rank, cr_err *err)
     return CR_OK;
 }
 
-/* An engine of `croll eval --adapter`. */
-static cr_status open_adapted(cr_actor *a, cr_err *err)
-{
-    cr_model_options options = {.adapters = {.target = NULL}};
-    char *base = NULL;
-
-    if (cr_peft_config_read(a->config->val_adapter, &options.adapters, &base, err) == CR_OK)
-        cr_note(cr_model_open_with(a->ranks->worker->model_path, &options, &a->model, err));
-    cr_peft_options_fini(&options.adapters);
-    cr_free(base);
-    return err->status;
-}
-
 static cr_status open_actor(cr_actor *a, cr_err *err)
 {
     const cr_world_args world = {.kind = cr_world_kind_here(),
@@ -117,7 +103,6 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &lease, &a->heart, err));
     cr_actor_note_clock(a);
     CR_TRY(open_device(a, err));
-    if (a->config->val_adapter) return open_adapted(a, err);
     options = cr_model_options_of(&a->config->train);
     CR_TRY(cr_model_open_with(a->ranks->worker->model_path, is_policy ? &options : NULL, &a->model,
                               err));

@@ -183,6 +183,9 @@ ok adapted
 evaluate beside $model --adapter $tmp/lora/latest/sft_train "${sums[@]}" --n 4
 ok beside
 cmp $tmp/adapted/samples.jsonl $tmp/beside/samples.jsonl || fail "a checkpoint of adapters is not its base with --adapter"
+evaluate start $model "${sums[@]}" --n 4 actor_train.model_args.adapter_name_or_path=$tmp/lora/latest/sft_train
+ok start
+cmp $tmp/start/samples.jsonl $tmp/expected || fail "MODEL has the adapter that the file would begin to train with"
 cmp -s $tmp/adapted/samples.jsonl $tmp/expected && fail "the adapter has no effect"
 evaluate nothing $tmp/lora/latest --data $tmp/rows.jsonl
 [ $code = 2 ] && grep -q 'is a file of sft and has no rewards' $log || fail "rewards of an sft run: exit code $code"
