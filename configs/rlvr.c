@@ -581,7 +581,7 @@ static void derive_reference(cr_config *c, cr_node *root, cr_diagnostics *d)
                    (cri_flag_of(root, "enable_reference") || c->algorithm.loss.use_kl_loss ||
                     c->algorithm.advantage.kl_coef > 0);
     cri_set_flag(c, root, "enable_reference", w->is_needed || c->is_teacher_reference);
-    w->is_of_trainer = w->is_needed && c->train.lora.target && !w->service.url && !own;
+    w->is_of_trainer = w->is_needed && cr_is_lora(&c->train.lora) && !w->service.url && !own;
     if (w->is_given && !w->is_needed)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
                     "reference has no effect (init_kl_coef and use_kl_loss are off, and "
@@ -591,7 +591,7 @@ static void derive_reference(cr_config *c, cr_node *root, cr_diagnostics *d)
                     "reference: actor_train computes its log-probs with adapters off, on the same "
                     "ranks and by its own keys (a device_mapping of its own gives it ranks and a "
                     "copy of the model)");
-    else if (w->is_needed && c->train.lora.target && !w->service.url)
+    else if (w->is_needed && cr_is_lora(&c->train.lora) && !w->service.url)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
                     "reference has ranks and a model of its own: its %s is not that of "
                     "actor_train, which could compute it with adapters off",

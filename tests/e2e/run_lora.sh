@@ -177,6 +177,7 @@ reference_is() {
 kl=(use_kl_loss=true actor_train.model_args.lora_target=all-linear)
 here='note: reference: actor_train computes its log-probs with adapters off'
 reference_is "$here" "${kl[@]}"
+reference_is "$here" use_kl_loss=true actor_train.model_args.adapter_name_or_path=$tmp/adapter
 reference_is "$here" "${kl[@]}" 'reference={model_args: {dtype: fp32}}'
 reference_is "$here" "${kl[@]}" 'reference={model_args: {dtype: fp32}, device_mapping: "list(range(0,2))", strategy_args: {strategy_name: hf_infer}}'
 reference_is 'of its own: its device_mapping is not' "${kl[@]}" 'reference={model_args: {dtype: fp32}, device_mapping: [1]}'
