@@ -57,32 +57,14 @@ job again $keys
 [ $code = 0 ] || fail "exit code $code"
 diff <(timeless $tmp/whole/metrics.jsonl) <(timeless $tmp/again/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "two runs with one seed differ"; }
 
-words killed $keys
-setsid "${words[@]}" >$tmp/killed.log 2>&1 </dev/null &
-log=$tmp/killed.log
-steps killed 6
-pid=$(pgrep -f "run configs/quickstart/rlvr.yaml pretrain=$tmp" | head -1)
-kill -9 -- -$pid 2>/dev/null || kill -9 $pid
-wait || true
-nothing_left killed
+killed killed 6 $keys
 job killed $keys resume_from_checkpoint=true
 [ $code = 0 ] || fail "resumed: exit code $code"
 diff <(timeless $tmp/whole/metrics.jsonl) <(timeless $tmp/killed/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "the resumed run differs"; }
 cmp $tmp/whole/latest/actor_train/model.safetensors $tmp/killed/latest/actor_train/model.safetensors || fail "weights differ"
 
 # A signal: the samples that were drawn ahead are dropped, their prompts are not
-words stopped $keys
-"${words[@]}" >$tmp/stopped.log 2>&1 </dev/null &
-pid=$!
-log=$tmp/stopped.log
-steps stopped 2
-kill -TERM $pid
-code=0
-wait $pid || code=$?
-[ $code = 130 ] || fail "after SIGTERM: exit code $code"
-nothing_left stopped
-job stopped $keys resume_from_checkpoint=true
-[ $code = 0 ] || fail "resumed after SIGTERM: exit code $code"
+stopped stopped 2 $keys
 prompts() { sed -E 's/"response".*//' $tmp/$1/rollouts/step-*.jsonl; }
 cmp <(prompts whole) <(prompts stopped) || fail "after SIGTERM: other prompts"
 

@@ -10,14 +10,7 @@ job again $keys
 diff <(timeless $tmp/whole/metrics.jsonl) <(timeless $tmp/again/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "two runs with one seed differ"; }
 
 # killed in step 5 or so, the whole process group at once, and again after it went on
-words killed $keys
-setsid "${words[@]}" >$tmp/killed.log 2>&1 </dev/null &
-log=$tmp/killed.log
-steps killed 5
-pid=$(pgrep -f "run configs/quickstart/rlvr.yaml pretrain=$tmp" | head -1)
-kill -9 -- -$pid 2>/dev/null || kill -9 $pid
-wait || true
-nothing_left killed
+killed killed 5 $keys
 [ "$(readlink $tmp/killed/latest)" = checkpoint-3 ] || fail "newest checkpoint: $(readlink $tmp/killed/latest)"
 job killed $keys resume_from_checkpoint=true
 [ $code = 0 ] || fail "resumed: exit code $code"
@@ -28,17 +21,6 @@ done
 cmp $tmp/whole/latest/actor_train/model.safetensors $tmp/killed/latest/actor_train/model.safetensors || fail "weights differ"
 
 # a signal: the step is finished and saved, exit code 130, nothing is left
-words stopped $keys
-"${words[@]}" >$tmp/stopped.log 2>&1 </dev/null &
-pid=$!
-log=$tmp/stopped.log
-steps stopped 2
-kill -TERM $pid
-code=0
-wait $pid || code=$?
-[ $code = 130 ] || fail "after SIGTERM: exit code $code"
-nothing_left stopped
-job stopped $keys resume_from_checkpoint=true
-[ $code = 0 ] || fail "resumed after SIGTERM: exit code $code"
+stopped stopped 2 $keys
 diff <(timeless $tmp/whole/metrics.jsonl) <(timeless $tmp/stopped/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "the run after SIGTERM differs"; }
 echo ok
