@@ -1,5 +1,6 @@
 /* phases.c -- see phases.h. */
 #include "actors/phases.h"
+#include "configs/worker.h"
 
 #include <malloc.h>
 #include <string.h>
@@ -10,10 +11,7 @@ bool cr_phase_is_shared(const cr_layout *layout, cr_role role)
 
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         other = layout->role[r].worker;
-        if (r == (int)role || !mine || !other) continue;
-        for (int i = 0; i < mine->num_devices; i++)
-            for (int k = 0; k < other->num_devices; k++)
-                if (mine->devices[i] == other->devices[k]) return true;
+        if (r != (int)role && mine && other && cr_workers_share(mine, other, NULL)) return true;
     }
     return false;
 }

@@ -334,6 +334,7 @@ static void check_async(const cr_config *c, double ratio, cr_diagnostics *d)
 {
     static const char key[] = "async_generation_ratio";
     const cr_worker_config *other;
+    int device;
 
     if (ratio > 0 && ratio < 1)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, key), "%s must be 0 or at least 1", key);
@@ -342,15 +343,12 @@ static void check_async(const cr_config *c, double ratio, cr_diagnostics *d)
                     "%s is %g: more than one step ahead is not available yet (use 1)", key, ratio);
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         other = r == CR_ROLE_INFER ? NULL : cr_role_in_run((cr_role)r, c);
-        for (int i = 0; c->is_async && other && i < other->num_devices; i++)
-            for (int k = 0; k < c->infer.num_devices; k++) {
-                if (other->devices[i] != c->infer.devices[k]) continue;
-                cr_diagnose(d, CR_ERROR, cri_place_of(c, key),
-                            "%s: actor_infer samples while %s works, and both have device %d "
-                            "(give actor_infer a device_mapping of its own)",
-                            key, other->name, other->devices[i]);
-                return;
-            }
+        if (!c->is_async || !other || !cr_workers_share(other, &c->infer, &device)) continue;
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, key),
+                    "%s: actor_infer samples while %s works, and both have device %d "
+                    "(give actor_infer a device_mapping of its own)",
+                    key, other->name, device);
+        return;
     }
 }
 

@@ -473,6 +473,17 @@ const char *cr_worker_runs(const cr_worker_config *w)
                                          : "fsdp2_infer";
 }
 
+bool cr_workers_share(const cr_worker_config *a, const cr_worker_config *b, int *device)
+{
+    for (int i = 0; i < a->num_devices; i++)
+        for (int k = 0; k < b->num_devices; k++) {
+            if (a->devices[i] != b->devices[k]) continue;
+            if (device) *device = a->devices[i];
+            return true;
+        }
+    return false;
+}
+
 int64_t cr_worker_num_batches(const cr_worker_config *w)
 {
     return w->num_devices / (w->ulysses_size ? w->ulysses_size : 1);

@@ -137,6 +137,8 @@ typedef struct cr_worker_config {
     bool save_only_model, async_save_ckpt;
 } cr_worker_config;
 
+/* Have both a number of device_mapping? It is then in *device, which may be NULL. */
+bool cr_workers_share(const cr_worker_config *a, const cr_worker_config *b, int *device);
 /* Ranks with a batch of their own: ulysses_size ranks share one. */
 int64_t cr_worker_num_batches(const cr_worker_config *w);
 /* What runs, whatever strategy_name the file has: "fsdp2_train", "fsdp2_infer" or "engine" (of generation). */
