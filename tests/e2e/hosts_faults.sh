@@ -1,5 +1,5 @@
 #!/bin/bash
-# only in scripts/check_hosts
+# only in scripts/check_long
 # Random faults in runs of 20 steps on 3 hosts (tests/tools/rig): a host is cut off, has a bad cable (30 % loss, 200 ms), hangs, is
 # killed or has no room in memory, Redis is killed, the disk of the run is full, one host has another program, another model or a
 # clock that is wrong. Each run ends within its deadline, with a sentence that names what failed, or like an undisturbed one; it

@@ -1,5 +1,5 @@
 #!/bin/bash
-# only in scripts/check_hosts
+# only in scripts/check_long
 # A run on two hosts (tests/tools/rig) of which one is cut off or hangs, or whose launcher does: it ends within its deadline and names
 # the host, and nothing stays, also on the host that cannot be reached. What is shorter than the lease of 15 s, and a Redis
 # that is away for a while, cost nothing: the numbers stay those of an undisturbed run.

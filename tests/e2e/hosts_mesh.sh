@@ -2,7 +2,7 @@
 # The tests of mesh/ with their ranks on 2 and on 4 hosts (tests/tools/rig): transports, formulas of what moves between hosts,
 # plan, strategies, experts, ulysses, states, failures and 240 cuts of a model. Sums and gradients have the bits of one host.
 # What a meeting sends is counted (mesh/links); how long 16 ranks on two hosts take for one is only printed.
-# only in scripts/check_hosts
+# only in scripts/check_long
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
 programs=$(dirname "$CROLL")

@@ -2,7 +2,7 @@
 # Runs on 2 and 4 hosts (tests/tools/rig) have the bits of one host: SFT, GRPO with a reference, experts over hosts, Ulysses
 # inside a host; checkpoints, and what goes on from them on another number of hosts; output_dir shared by all hosts, private
 # with the parts of other hosts gathered, and private with a part on each host.
-# only in scripts/check_hosts
+# only in scripts/check_long
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
 quick_model

@@ -3,7 +3,7 @@
 # them, is stopped by `scancel --signal=INT`, loses a host, and then the host of its launcher. Each time it is queued again
 # and resumes; its metrics are those of an undisturbed run on one host. A cancelled job leaves no process. Allocations
 # that are too small are refused.
-# only in scripts/check_hosts
+# only in scripts/check_long
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
 for tool in slurmctld slurmd sbatch munged; do

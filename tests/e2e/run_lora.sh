@@ -3,7 +3,7 @@
 # written and stays as it is; checkpoints are PEFT's folders with the state, resumed exactly and on another number of ranks, and
 # refused with another base; the engine has the bits of training, and the policy those of its base before the first update.
 # Not covered: PEFT itself (tests/parity/peft_folder.py).
-# also on far
+# also on far, long
 . tests/e2e/run.inc
 quick_model
 lora=(lora_target=all-linear lora_rank=8)
