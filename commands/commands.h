@@ -23,6 +23,7 @@
     X(init)                \
     X(export)              \
     X(report)              \
+    X(bisect)              \
     X(eval)                \
     X(serve)               \
     X(doctor)              \
