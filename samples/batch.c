@@ -2,6 +2,7 @@
 #include "samples/batch.h"
 #include "samples/protocol.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void cr_sample_batch_init(cr_sample_batch *b, size_t num)
@@ -90,19 +91,37 @@ static void *add_array(writer *w, const char *name, cr_record_kind kind, size_t 
     return data;
 }
 
+typedef struct prompt_at {
+    const int32_t *prompt;
+    size_t num_prompt, k;
+} prompt_at;
+
+static int by_prompt(const void *a, const void *b)
+{
+    const prompt_at *x = a, *y = b;
+
+    if (x->prompt != y->prompt) return (uintptr_t)x->prompt < (uintptr_t)y->prompt ? -1 : 1;
+    if (x->num_prompt != y->num_prompt) return x->num_prompt < y->num_prompt ? -1 : 1;
+    return (x->k > y->k) - (x->k < y->k);
+}
+
 /* The first sample of the part with the same prompt, maybe itself: prompts are the same array where they
  * are of one data row. */
 static void find_prompts(const cr_sample_batch *b, const size_t *mine, size_t num,
                          int32_t *prompt_of)
 {
+    prompt_at *sorted = CR_NEW_ARRAY(prompt_at, num), *first = sorted;
+
     for (size_t k = 0; k < num; k++) {
         const struct cr_batch_sample *s = &b->samples[mine[k]];
-        size_t j = 0;
-        while (j < k && (b->samples[mine[j]].prompt != s->prompt ||
-                         b->samples[mine[j]].num_prompt != s->num_prompt))
-            j++;
-        prompt_of[k] = (int32_t)j;
+        sorted[k] = (prompt_at){s->prompt, s->num_prompt, k};
     }
+    if (num) qsort(sorted, num, sizeof *sorted, by_prompt);
+    for (prompt_at *p = sorted; p < sorted + num; p++) {
+        if (p->prompt != first->prompt || p->num_prompt != first->num_prompt) first = p;
+        prompt_of[p->k] = (int32_t)first->k;
+    }
+    cr_free(sorted);
 }
 
 /* prompts, lengths, prompt_of, mini, ids; sample_ids before them, which are aligned to 8 bytes. */
