@@ -2,6 +2,7 @@
 #include "pipelines/eval/command.h"
 #include "base/json.h"
 #include "configs/configs.h"
+#include "models/files/peft.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/eval/eval.h"
 #include "pipelines/eval/table.h"
@@ -77,24 +78,19 @@ static cr_status open_checkpoint(source *s, cr_err *err)
 /* Adapters have the name of their base. */
 static cr_status open_adapter(source *s, cr_err *err)
 {
-    char *path = cr_path_join(s->model, "adapter_config.json");
-    json_t *config = NULL;
-    const char *base;
+    cr_adapter_options options = {0};
+    char *base = NULL;
 
-    CR_TRY_GOTO(out, cr_json_read_file(path, &config, err));
-    base = json_string_value(json_object_get(config, "base_model_name_or_path"));
-    if (!base) {
-        cr_fail(err, CR_ECONFIG, "%s names no base model: croll eval BASE --adapter %s", path,
-                s->model);
-        goto out;
-    }
+    CR_TRY(cr_peft_config_read(s->model, &options, &base, err));
+    cr_peft_options_fini(&options);
+    if (!base)
+        return cr_fail(err, CR_ECONFIG,
+                       "%s/" CR_PEFT_CONFIG " names no base model: croll eval BASE --adapter %s",
+                       s->model, s->model);
     cr_free(s->adapter);
     s->adapter = s->model;
-    s->model = cr_strdup(base);
-out:
-    json_decref(config);
-    cr_free(path);
-    return err->status;
+    s->model = base;
+    return CR_OK;
 }
 
 /* A file of sft has no rewards. What else may be wrong with it is said when it is loaded. */
@@ -119,7 +115,7 @@ static cr_status find_source(source *s, const cr_eval_args *a, cr_err *err)
     s->run = a->run ? cr_strdup(a->run) : NULL;
     if (cr_dir_exists(s->model) && has_file(s->model, "manifest.json"))
         CR_TRY(open_checkpoint(s, err));
-    if (cr_dir_exists(s->model) && has_file(s->model, "adapter_config.json") &&
+    if (cr_dir_exists(s->model) && has_file(s->model, CR_PEFT_CONFIG) &&
         !has_file(s->model, "config.json"))
         CR_TRY(open_adapter(s, err));
     if (!s->run)
