@@ -1,6 +1,7 @@
 #!/bin/bash
 # A Redis that is far away: every byte takes 0.2 s each way. Reward workers send many verdicts a trip and read ahead, so the 512 verdicts
 # of a step make few trips (16 on a quiet machine; 256 and more at two a trip), whatever the step takes.
+# mostly waits
 . tests/e2e/run.inc
 quick_model
 port=$(port_pair)

@@ -2,6 +2,7 @@
 # A Redis of others that is killed or frozen during a run ends it within exchange.timeout and a few seconds, with a
 # sentence and exit code 3, and leaves no process; a run that is resumed goes on once it is there again. What others write
 # into it, or another password, ends the run with exit code 1.
+# mostly waits
 . tests/e2e/run.inc
 trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT
 quick_model

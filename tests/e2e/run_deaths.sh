@@ -1,6 +1,7 @@
 #!/bin/bash
 # croll run while what it has started dies or freezes at once, again and again: pauses, then the end with a reason.
 # Not here: single deaths, which cost nothing (run_chaos.sh, run_verdicts.sh).
+# mostly waits
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 mv $tmp/home/model $tmp/home/sft_model && "$CROLL" init $tmp/home/sft_model >/dev/null

@@ -3,6 +3,7 @@
 # resumed; in the end every sample is there once, with the numbers of a run that was left alone. A resume of nothing is
 # told in run.log. A killed launcher and a killed rank also with LoRA, whose checkpoints are adapters and their state.
 # CROLL_KILLS=all: also the cases that run_chaos.sh, run_verdicts.sh and run_resume.sh have.
+# mostly waits
 . tests/e2e/run.inc
 trap 'kill -CONT $(jobs -p) 2>/dev/null || true; kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT
 quick_model

@@ -3,6 +3,7 @@
 # `croll serve` with the same model gives to `croll score`, the verdicts are what training sees, a judge that is killed is started
 # again, nothing is left; what is refused before anything starts; its part of the plan. Not covered: what a reply says
 # (unit/scorers_judge), a judge elsewhere (e2e/run_judge).
+# mostly waits
 . tests/e2e/run.inc
 quick_model
 server= runner= port=$(port_pair)

@@ -3,6 +3,7 @@
 # that cannot work are refused before the start, a run that learns nothing ends; programs with many lines at
 # once, their metrics and rewards of tokens; frozen and killed workers.
 # Not here: single lines and processes (unit/scorers_scorer.c); ranks and Redis (run_chaos.sh).
+# mostly waits
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 mv $tmp/home/model $tmp/home/sft_model && "$CROLL" init $tmp/home/sft_model >/dev/null
