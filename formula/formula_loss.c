@@ -316,28 +316,29 @@ cr_status cri_formula_loss(cri_formula_request *r, const json_t *body, cri_formu
 
 cr_status cri_formula_value_loss(cri_formula_request *r, const json_t *body, cri_formula_answer *a)
 {
-    const double *values = NULL, *old = NULL, *returns = NULL, *mask = NULL;
-    double clip = 0, vf_loss, clipfrac, *grad;
+    cr_value_args args = {0};
     const json_t *config = NULL;
     const cri_formula_field fields[] = {
-        {"values", CRI_F_ROWS, CRI_F_REQUIRED, &values, NULL},
-        {"old_values", CRI_F_ROWS, 0, &old, NULL},
-        {"returns", CRI_F_ROWS, CRI_F_REQUIRED, &returns, NULL},
-        {"mask", CRI_F_MASK, CRI_F_REQUIRED, &mask, NULL},
+        {"values", CRI_F_ROWS, CRI_F_REQUIRED, &args.values, NULL},
+        {"old_values", CRI_F_ROWS, 0, &args.old_values, NULL},
+        {"returns", CRI_F_ROWS, CRI_F_REQUIRED, &args.returns, NULL},
+        {"mask", CRI_F_MASK, CRI_F_REQUIRED, &args.mask, NULL},
         {"config", CRI_F_VALUE, 0, &config, NULL},
     };
     const cri_formula_field settings[] = {
-        {"value_clip", CRI_F_NUMBER, CRI_F_NULLABLE | CRI_F_POSITIVE, &clip, NULL},
+        {"value_clip", CRI_F_NUMBER, CRI_F_NULLABLE | CRI_F_POSITIVE, &args.value_clip, NULL},
     };
 
     CR_TRY(CRI_READ(r, body, "", fields, a->err));
     CR_TRY(CRI_READ(r, config, "config.", settings, a->err));
-    if (clip > 0 && !old)
+    if (args.value_clip > 0 && !args.old_values)
         return cr_fail(a->err, CR_EARG, "old_values is missing: config.value_clip needs it");
-    grad = cri_tokens(r);
-    cr_value_loss(&r->rows, values, old, returns, mask, clip, &vf_loss, &clipfrac, grad);
-    cri_put_number(a, "vf_loss", vf_loss);
-    cri_put_rows(a, "grad_values", &r->rows, grad);
-    cri_put_number(a, "vf_clipfrac", clipfrac);
+    args.rows = r->rows;
+    args.num_samples = (double)r->rows.num_samples;
+    args.grad_values = cri_tokens(r);
+    cr_value_loss(&args);
+    cri_put_number(a, "vf_loss", args.metrics.loss);
+    cri_put_rows(a, "grad_values", &r->rows, args.grad_values);
+    cri_put_number(a, "vf_clipfrac", args.metrics.clipfrac);
     return a->err->status;
 }

@@ -369,32 +369,44 @@ void cr_policy_loss(const cr_loss_config *c, cr_loss_args *a)
 
 /* ---- value loss ---- */
 
-void cr_value_loss(const cr_ragged *rows, const double *values, const double *old_values,
-                   const double *returns, const double *mask, double value_clip, double *vf_loss,
-                   double *clipfrac, double *grad_values)
+/* Of one token; the derivative with respect to v. */
+static double value_error(const cr_value_args *a, size_t t, double *grad, bool *is_clipped)
 {
-    *vf_loss = *clipfrac = 0;
-    for (size_t i = 0; i < rows->num_samples; i++) {
-        double count = 0, sum = 0, clipped = 0;
-        for (size_t t = rows->start[i]; t < rows->start[i + 1]; t++)
-            count += mask[t];
-        for (size_t t = rows->start[i]; t < rows->start[i + 1]; t++) {
-            double e = values[t] - returns[t], l = e * e, g = 2 * e;
-            if (value_clip > 0) {
-                double v = clamp(values[t], old_values[t] - value_clip, old_values[t] + value_clip),
-                       f = v - returns[t];
-                if (f * f > l) {
-                    l = f * f;
-                    g = v == values[t] ? 2 * f : 0;
-                    clipped += mask[t];
-                }
-            }
-            sum += l * mask[t];
-            grad_values[t] =
-                count > 0 ? 0.5 * g * mask[t] / (count + 1e-8) / (double)rows->num_samples : 0;
+    double v = a->values[t], e = v - a->returns[t];
+
+    *grad = e;
+    *is_clipped = false;
+    if (a->value_clip > 0) {
+        double c = clamp(v, a->old_values[t] - a->value_clip, a->old_values[t] + a->value_clip),
+               f = c - a->returns[t];
+        if (f * f > e * e) {
+            *is_clipped = true;
+            *grad = c == v ? f : 0;
+            return 0.5 * f * f;
         }
-        if (count <= 0) continue;
-        *vf_loss += 0.5 * sum / (count + 1e-8) / (double)rows->num_samples;
-        *clipfrac += clipped / (count + 1e-8) / (double)rows->num_samples;
+    }
+    return 0.5 * e * e;
+}
+
+void cr_value_loss(cr_value_args *a)
+{
+    cr_value_metrics *m = &a->metrics;
+
+    *m = (cr_value_metrics){0};
+    for (size_t i = 0; i < a->rows.num_samples; i++) {
+        double count = 0, share;
+        for (size_t t = a->rows.start[i]; t < a->rows.start[i + 1]; t++)
+            count += a->mask[t];
+        share = 1 / ((count + 1e-8) * (a->num_samples > 0 ? a->num_samples : 1));
+        for (size_t t = a->rows.start[i]; t < a->rows.start[i + 1]; t++) {
+            double w = a->mask[t] * share, grad, e = a->values[t] - a->returns[t];
+            bool is_clipped;
+            m->loss += w * value_error(a, t, &grad, &is_clipped);
+            m->clipfrac += w * is_clipped;
+            m->value += w * a->values[t];
+            m->error += w * e * e;
+            if (a->old_values) m->old_value += w * a->old_values[t];
+            a->grad_values[t] = w * grad;
+        }
     }
 }

@@ -128,10 +128,28 @@ void cr_sample_weights(size_t num, const double *difficulty, const double *lengt
 void cr_count_masks(const cr_ragged *rows, const double *mask, double *num_tokens,
                     double *num_samples);
 
-/* 0.5 * mean over rows of the masked mean of (v - return)^2 or its clipped maximum (clip 0: off);
- * clipfrac: mean over rows of the part of the row whose clipped error is the greater. */
-void cr_value_loss(const cr_ragged *rows, const double *values, const double *old_values,
-                   const double *returns, const double *mask, double value_clip, double *vf_loss,
-                   double *clipfrac, double *grad_values);
+/* ---- the value loss ---- */
+
+/* Means over the samples of the mini-batch of each one's mean over its mask; they add up over parts. */
+typedef struct cr_value_metrics {
+    double loss;                    /* 0.5 (v - return)^2, or what the clip makes of it */
+    double clipfrac;                /* tokens whose clipped error is the greater */
+    double old_value, value, error; /* before the step; now; (v - return)^2 */
+} cr_value_metrics;
+
+/* Loss of a token: 0.5 (v - return)^2, with value_clip c the greater one of it and of
+ * 0.5 (clip(v, old - c, old + c) - return)^2. */
+typedef struct cr_value_args {
+    cr_ragged rows;
+    const double *values, *returns, *mask; /* per token */
+    const double *old_values;              /* NULL: no clip, and no metric of them */
+    double value_clip;                     /* 0: off */
+    double
+        num_samples; /* of the whole mini-batch, with at least a token of the mask; 0 is taken as 1 */
+    /* out */
+    double *grad_values; /* per token */
+    cr_value_metrics metrics;
+} cr_value_args;
+void cr_value_loss(cr_value_args *a);
 
 #endif

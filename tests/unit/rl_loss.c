@@ -575,12 +575,13 @@ static void extremes_are_finite(void **state)
 
 /* ---- value loss ---- */
 
-static double value_loss(const double *v, const double *old, const double *returns,
-                         const double *mask, double clip)
+/* The loss of samples first .. end - 1 of a mini-batch with `all` samples that have a token. */
+static double value_loss(const batch *b, double clip, size_t first, size_t end, double all)
 {
+    const double *v = b->lp, *old = b->old, *returns = b->ref, *mask = b->final;
     double sum = 0;
 
-    for (size_t i = 0; i < N; i++) {
+    for (size_t i = first; i < end; i++) {
         double row = 0, k = row_count(mask, i);
         for (size_t t = start[i]; t < start[i + 1]; t++) {
             double a = pow(v[t] - returns[t], 2),
@@ -589,40 +590,81 @@ static double value_loss(const double *v, const double *old, const double *retur
         }
         sum += k > 0 ? row / (k + 1e-8) : 0;
     }
-    return 0.5 * sum / N;
+    return 0.5 * sum / all;
+}
+
+/* Values lp, old values old, returns ref. */
+static cr_value_metrics run_value_loss(const batch *b, double clip, size_t first, size_t end,
+                                       double all, double *grad)
+{
+    size_t own[N + 1];
+    cr_value_args a = {.rows = {end - first, own},
+                       .values = b->lp + start[first],
+                       .returns = b->ref + start[first],
+                       .mask = b->final + start[first],
+                       .old_values = b->old + start[first],
+                       .value_clip = clip,
+                       .num_samples = all,
+                       .grad_values = grad + start[first]};
+
+    for (size_t i = first; i <= end; i++)
+        own[i - first] = start[i] - start[first];
+    cr_value_loss(&a);
+    return a.metrics;
+}
+
+/* Sample means that the metrics say. */
+static void check_value_means(const batch *b, double clip, double all, const cr_value_metrics *m)
+{
+    double clipped = 0, old = 0, value = 0, error = 0;
+
+    for (size_t i = 0; i < N; i++) {
+        double num = row_count(b->final, i);
+        for (size_t t = start[i]; t < start[i + 1] && num > 0; t++) {
+            double w = b->final[t] / num / all;
+            clipped += w * (clip > 0 && fabs(between(b->old[t] - clip, b->lp[t], b->old[t] + clip) -
+                                             b->ref[t]) > fabs(b->lp[t] - b->ref[t]));
+            old += w * b->old[t];
+            value += w * b->lp[t];
+            error += w * pow(b->lp[t] - b->ref[t], 2);
+        }
+    }
+    check_near(m->clipfrac, clipped, 1e-8); /* the epsilon of a masked mean */
+    check_near(m->old_value, old, 1e-7);
+    check_near(m->value, value, 1e-7);
+    check_near(m->error, error, 1e-6);
 }
 
 static void value_losses(void **state)
 {
     static const double clips[] = {0, 0.05, 0.5};
-    cr_ragged rows = {N, start};
     const double h = 1e-5;
     batch b;
 
     (void)state;
     for (size_t k = 0; k < 9; k++) {
-        double clip = clips[k % 3], loss, frac, grad[T], want_frac = 0;
+        double clip = clips[k % 3], grad[T], parts[T], all = 0;
+        cr_value_metrics m, low, high;
         make_batch(&b, k);
-        /* values lp, old values old, returns ref */
-        cr_value_loss(&rows, b.lp, b.old, b.ref, b.final, clip, &loss, &frac, grad);
-        check_near(loss, value_loss(b.lp, b.old, b.ref, b.final, clip), 1e-14);
+        for (size_t i = 0; i < N; i++)
+            all += row_count(b.final, i) > 0;
+        m = run_value_loss(&b, clip, 0, N, all, grad);
+        check_near(m.loss, value_loss(&b, clip, 0, N, all), 1e-14);
+        check_value_means(&b, clip, all, &m);
         for (size_t t = 0; t < T; t++) {
             double v = b.lp[t], up, down;
             b.lp[t] = v + h;
-            up = value_loss(b.lp, b.old, b.ref, b.final, clip);
+            up = value_loss(&b, clip, 0, N, all);
             b.lp[t] = v - h;
-            down = value_loss(b.lp, b.old, b.ref, b.final, clip);
+            down = value_loss(&b, clip, 0, N, all);
             b.lp[t] = v;
             check_near(grad[t], (up - down) / (2 * h), 2e-10);
         }
-        for (size_t i = 0; i < N && clip > 0; i++) {
-            double row = 0, num = row_count(b.final, i);
-            for (size_t t = start[i]; t < start[i + 1]; t++)
-                row += b.final[t] * (fabs(between(b.old[t] - clip, b.lp[t], b.old[t] + clip) -
-                                          b.ref[t]) > fabs(b.lp[t] - b.ref[t]));
-            want_frac += num > 0 ? row / num / N : 0;
-        }
-        check_near(frac, want_frac, 1e-8); /* the epsilon of a masked mean */
+        low = run_value_loss(&b, clip, 0, N / 2, all, parts);
+        high = run_value_loss(&b, clip, N / 2, N, all, parts);
+        check_near(low.loss + high.loss, m.loss, 1e-14);
+        check_near(low.clipfrac + high.clipfrac, m.clipfrac, 1e-14);
+        assert_memory_equal(parts, grad, sizeof grad);
     }
 }
 
