@@ -4,6 +4,7 @@
 #include "models/parts/head.h"
 #include "models/vision/vision_impl.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -277,14 +278,27 @@ static void add_decoder(cri_root *root, cr_module *base, const cri_family *famil
                    cri_class(model, family->text_prefix, "RotaryEmbedding"), 0, 0);
 }
 
+/* Without values in files it begins as Transformers would, normal with bias 0, or as TRL, uniform within 1 / sqrt(in). */
+static void add_value_head(cr_model *model, cri_root *root, cr_head_kind kind)
+{
+    const int64_t num_in = model->config.hidden_size;
+    cr_module *m = root->head = cri_linear_add(model->root, "score", num_in, 1, true);
+
+    root->head_ops = &cri_value_head_ops;
+    m->weight->alias = join_name(model, "v_head", "summary.weight");
+    m->bias->alias = join_name(model, "v_head", "summary.bias");
+    m->weight->is_added = m->bias->is_added = true;
+    if (kind != CR_HEAD_VALUE_TRL) return;
+    m->weight->init = m->bias->init = CR_INIT_UNIFORM;
+    m->weight->init_std = m->bias->init_std = (float)(1 / sqrt((double)num_in));
+}
+
 static void add_head(cr_model *model, cri_root *root, cr_head_kind kind)
 {
     const cr_model_config *c = &model->config;
 
-    if (kind == CR_HEAD_VALUE) {
-        root->head = cri_linear_add(model->root, "score", c->hidden_size, 1, true);
-        root->head_ops = &cri_value_head_ops;
-        root->head->weight->is_added = root->head->bias->is_added = true;
+    if (kind != CR_HEAD_WORDS) {
+        add_value_head(model, root, kind);
         return;
     }
     root->head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
@@ -437,7 +451,7 @@ cr_status cr_model_build_with(const json_t *config, const json_t *generation_con
 {
     static const cr_model_options none;
     const cr_model_options *with = options ? options : &none;
-    bool has_value_head = with->head == CR_HEAD_VALUE;
+    bool has_value_head = with->head != CR_HEAD_WORDS;
     cr_model *model = CR_NEW(cr_model);
 
     *out = NULL;

@@ -183,12 +183,14 @@ cr_status cri_json_only(const json_t *o, const char *key, const char *only, cr_e
 
 /* ---- parts of config.json ---- */
 
-static bool is_causal(const char *architecture, const cri_family *family)
+/* A value head may begin with the weights below a head for words, and with those of a reward model. */
+static bool has_base(const char *architecture, const cri_family *family)
 {
     size_t num = strlen(family->prefix);
 
     return strncmp(architecture, family->prefix, num) == 0 &&
-           strcmp(architecture + num, "ForCausalLM") == 0;
+           (strcmp(architecture + num, "ForCausalLM") == 0 ||
+            strcmp(architecture + num, "ForSequenceClassification") == 0);
 }
 
 static cr_status read_family(cr_model_config *c, const json_t *json, bool has_value_head,
@@ -218,7 +220,7 @@ static cr_status read_family(cr_model_config *c, const json_t *json, bool has_va
     first = json_array_get(names, 0);
     if (!json_is_array(names) || (json_array_size(names) && !json_is_string(first)))
         return cr_fail(err, CR_EFORMAT, "'architectures' must be a list of names");
-    if (has_value_head && first && is_causal(json_string_value(first), *family)) return CR_OK;
+    if (has_value_head && first && has_base(json_string_value(first), *family)) return CR_OK;
     if (first && strcmp(json_string_value(first), c->architecture) != 0)
         return cr_fail(err, CR_EABSENT, "architecture '%s' is not available (%s is)",
                        json_string_value(first), c->architecture);

@@ -5,6 +5,7 @@
 #include "models/files/peft.h"
 #include "models/files/safetensors.h"
 #include "models/models_impl.h"
+#include "models/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 struct cr_weights {
     cr_tensors *tensors;
     cr_tensors *adapter; /* of PEFT's folder; NULL: none */
+    cr_tensors *head;    /* of value_head.safetensors, as TRL writes it; NULL: none */
     const cr_model *model;
 };
 
@@ -21,7 +23,9 @@ struct cr_weights {
 /* The files that have the parameter. */
 static const cr_tensors *tensors_of(const cr_weights *w, const cr_param *p)
 {
-    return p->is_adapter && w->adapter ? w->adapter : w->tensors;
+    return p->is_adapter && w->adapter                ? w->adapter
+           : p->is_added && !p->is_adapter && w->head ? w->head
+                                                      : w->tensors;
 }
 
 /* A tensor of its own, by the parameter's name or its other spelling. */
@@ -309,6 +313,26 @@ static cr_status open_adapter(cr_weights *w, cr_err *err)
     return err->status;
 }
 
+/* A head beside the model. */
+static cr_status open_head(cr_weights *w, const char *folder, cr_err *err)
+{
+    char *path = cr_path_join(folder, "value_head.safetensors"),
+         *pickle = cr_path_join(folder, "value_head.bin");
+
+    if (cr_model_gives(w->model, CR_VALUE)) {
+        if (cr_file_exists(path))
+            cr_note(cr_tensors_open(path, &w->head, err));
+        else if (cr_file_exists(pickle))
+            cr_fail(err, CR_EFORMAT,
+                    "%s is not read (save it as value_head.safetensors, or remove it for a new "
+                    "head)",
+                    pickle);
+    }
+    cr_free(path);
+    cr_free(pickle);
+    return err->status;
+}
+
 cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **out, cr_err *err)
 {
     cr_weights *w = CR_NEW(cr_weights);
@@ -317,8 +341,10 @@ cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **
 
     *out = NULL;
     w->model = model;
-    if (open_adapter(w, err) == CR_OK && cr_tensors_open(folder, &w->tensors, err) == CR_OK &&
+    if (open_adapter(w, err) == CR_OK && open_head(w, folder, err) == CR_OK &&
+        cr_tensors_open(folder, &w->tensors, err) == CR_OK &&
         match(w, w->tensors, folder, err) == CR_OK &&
+        (!w->head || match(w, w->head, folder, err) == CR_OK) &&
         (!w->adapter || match(w, w->adapter, cr_model_adapter_folder(model), err) == CR_OK))
         *out = w;
     else
@@ -332,6 +358,7 @@ void cr_weights_close(cr_weights *w)
     if (!w) return;
     cr_tensors_close(w->tensors);
     cr_tensors_close(w->adapter);
+    cr_tensors_close(w->head);
     cr_free(w);
 }
 

@@ -53,10 +53,10 @@ struct cri_save {
     cr_device *dev;
     char *model_folder, *state_folder, *model_source, *index_path;
     cr_dtype dtype;
-    const cr_adapter_options *adapters; /* of the model, or NULL */
-    json_t *shards;                     /* CR_SAVE_EACH: those of all ranks */
-    cr_buf header, index;               /* of the lead */
-    cri_put put;                        /* where pieces go */
+    const cr_model *model;
+    json_t *shards;       /* CR_SAVE_EACH: those of all ranks */
+    cr_buf header, index; /* of the lead */
+    cri_put put;          /* where pieces go */
     void *ctx;
     cr_saved saved;
     /* the writer */
@@ -262,7 +262,7 @@ static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, 
     json_t *index = cri_state_index(f);
     cri_model_plan p;
 
-    if (s->adapters) json_object_set_new(index, "base", json_string(f->base));
+    if (s->model->adapters) json_object_set_new(index, "base", json_string(f->base));
     cri_model_plan_make(f, &p);
     for (int is_trained = 0; is_trained < 2; is_trained++)
         list_moves(f, s, CRI_FILE_MODEL, is_trained, cri_kept(f, is_trained, saved(f, s, 0)),
@@ -344,7 +344,7 @@ static cr_status reserve(const struct cri_save *s, cr_err *err)
 
 static cr_status write_small_files(struct cri_save *s, cr_err *err)
 {
-    CR_TRY(cri_model_copy_files(s->model_source, s->model_folder, s->dtype, s->adapters, err));
+    CR_TRY(cri_model_copy_files(s->model_source, s->model_folder, s->dtype, s->model, err));
     return s->index.num_bytes
                ? cr_file_write_atomic(s->index_path, s->index.data, s->index.num_bytes, err)
                : CR_OK;
@@ -476,7 +476,7 @@ static struct cri_save *new_save(cr_fsdp *f, const cr_save_args *a)
                            .is_here = a->is_here,
                            .dev = f->dev,
                            .dtype = f->args.param_dtype,
-                           .adapters = f->model->adapters,
+                           .model = f->model,
                            .fds = {-1, -1, -1, -1},
                            .shard_fd = -1};
     s->model_folder = cr_path_join(a->folder, a->role);
@@ -485,7 +485,7 @@ static struct cri_save *new_save(cr_fsdp *f, const cr_save_args *a)
     s->model_source = cr_strdup(a->model_source);
     for (int i = 0; i < CR_SAVED_FILES && a->kind != CR_SAVE_EACH; i++)
         if (i == CRI_FILE_MODEL || has_state)
-            s->paths[i] = cr_saved_path(a->folder, a->role, i, s->adapters);
+            s->paths[i] = cr_saved_path(a->folder, a->role, i, s->model->adapters);
     return s;
 }
 

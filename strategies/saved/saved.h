@@ -49,10 +49,10 @@ cr_dtype cri_model_dtype(const cr_fsdp *f, const cr_param *param);
 /* Of a model with adapters, f->base: dtype and sum of the base, which a checkpoint does not have, however it is cut.
  * Collective. */
 CR_MUST cr_status cri_base_text(cr_fsdp *f, cr_err *err);
-/* config.json, tokenizer files, templates: everything but weights. adapters: instead of the model's config theirs, whose base
- * is `from`; or NULL. */
+/* config.json, tokenizer files, templates: everything but weights. Of a model with adapters instead of its config theirs, whose
+ * base is `from`; of one with a value head that of Transformers' ForTokenClassification. */
 CR_MUST cr_status cri_model_copy_files(const char *from, const char *to, cr_dtype dtype,
-                                       const cr_adapter_options *adapters, cr_err *err);
+                                       const cr_model *model, cr_err *err);
 
 /* ---- save.c ---- */
 

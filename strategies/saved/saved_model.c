@@ -149,9 +149,20 @@ cr_status cri_base_text(cr_fsdp *f, cr_err *err)
     return err->status;
 }
 
-/* config.json with the dtype that the weights are stored in; as it is if that is what it says. */
-static cr_status copy_config(const char *from, const char *to, cr_dtype dtype, cr_err *err)
+/* One label, no dropout: as it was trained. */
+static void set_value_head(json_t *root, const cr_model *model)
 {
+    json_object_set_new(root, "architectures", json_pack("[s]", model->config.architecture));
+    json_object_set_new(root, "id2label", json_pack("{s:s}", "0", "LABEL_0"));
+    json_object_set_new(root, "label2id", json_pack("{s:i}", "LABEL_0", 0));
+    json_object_set_new(root, "classifier_dropout", json_real(0));
+}
+
+/* config.json with the dtype that the weights are stored in and the head that they have; as it is if that is what it says. */
+static cr_status copy_config(const char *from, const char *to, cr_dtype dtype,
+                             const cr_model *model, cr_err *err)
+{
+    const bool has_value_head = cr_model_gives(model, CR_VALUE);
     const char *name = dtype_names[dtype], *key = "torch_dtype", *old;
     json_t *root = NULL;
     cr_buf text = {0};
@@ -159,7 +170,8 @@ static cr_status copy_config(const char *from, const char *to, cr_dtype dtype, c
     if (cr_json_read_file(from, &root, err) == CR_OK) {
         if (json_object_get(root, "dtype")) key = "dtype";
         old = json_string_value(json_object_get(root, key));
-        if (old && strcmp(old, name) == 0) {
+        if (has_value_head) set_value_head(root, model);
+        if (old && strcmp(old, name) == 0 && !has_value_head) {
             cr_note(cr_file_read(from, &text, err));
         } else {
             json_object_set_new(root, key, json_string(name));
@@ -179,8 +191,9 @@ static bool is_of_base(const char *name)
 }
 
 cr_status cri_model_copy_files(const char *from, const char *to, cr_dtype dtype,
-                               const cr_adapter_options *adapters, cr_err *err)
+                               const cr_model *model, cr_err *err)
 {
+    const cr_adapter_options *adapters = model->adapters;
     static const char *const endings[] = {".json", ".txt", ".jinja", ".model"};
     DIR *dir = opendir(from);
     struct dirent *entry;
@@ -196,7 +209,7 @@ cr_status cri_model_copy_files(const char *from, const char *to, cr_dtype dtype,
         char *source = cr_path_join(from, entry->d_name), *target = cr_path_join(to, entry->d_name);
         cr_buf data = {0};
         if (strcmp(entry->d_name, "config.json") == 0)
-            cr_note(copy_config(source, target, dtype, err));
+            cr_note(copy_config(source, target, dtype, model, err));
         else if (cr_file_exists(source) && cr_file_read(source, &data, err) == CR_OK)
             cr_note(cr_file_write_atomic(target, data.data, data.num_bytes, err));
         cr_buf_free(&data);

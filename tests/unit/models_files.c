@@ -252,6 +252,119 @@ static void checkpoints_are_matched(void **state)
     cr_model_free(model);
 }
 
+/* ---- a value head: where its values come from ---- */
+
+/* A tensor of these numbers in a file of its own, or none. */
+static void write_tensors(const char *file, const char *const names[2], const float *x, int64_t num)
+{
+    cr_tensor_spec specs[2] = {
+        {.name = names[0], .dtype = CR_F32, .num_dims = 2, .shape = {1, num}},
+        {.name = names[1], .dtype = CR_F32, .num_dims = 1, .shape = {1}}};
+    cr_tensor_writer *writer;
+    cr_err err = {0};
+    size_t count = names[1] ? 2 : 1;
+
+    assert_int_equal(cr_tensor_writer_open(in_folder(file), specs, count, &writer, &err), CR_OK);
+    assert_int_equal(cr_tensor_writer_put(writer, 0, 0, num, x, &err), CR_OK);
+    if (count == 2) assert_int_equal(cr_tensor_writer_put(writer, 1, 0, 1, x + num, &err), CR_OK);
+    assert_int_equal(cr_tensor_writer_close(writer, &err), CR_OK);
+}
+
+/* Shards: the model in m.safetensors, and a head, or none. */
+static void index_with(const char *const *names)
+{
+    cr_buf text = {0};
+    cr_tensors *tensors;
+    cr_err err = {0};
+
+    assert_int_equal(cr_tensors_open(in_folder("m.safetensors"), &tensors, &err), CR_OK);
+    cr_buf_adds(&text, "{\"weight_map\":{");
+    for (size_t i = 0; i < tensors->num_tensors; i++)
+        cr_buf_addf(&text, "%s\"%s\":\"m.safetensors\"", i ? "," : "", tensors->tensor[i].name);
+    for (int i = 0; names && i < 2 && names[i]; i++)
+        cr_buf_addf(&text, ",\"%s\":\"h.safetensors\"", names[i]);
+    cr_buf_adds(&text, "}}");
+    cr_tensors_close(tensors);
+    assert_int_equal(cr_file_write_atomic(in_folder("model.safetensors.index.json"), text.data,
+                                          text.num_bytes, &err),
+                     CR_OK);
+    cr_buf_free(&text);
+}
+
+/* The head's values: weight, then bias. */
+static void read_head(const cr_model *model, float out[9])
+{
+    cr_weights *weights;
+    cr_err err = {0};
+    const cr_param *w = cr_model_find_param(model, "score.weight"),
+                   *b = cr_model_find_param(model, "score.bias");
+
+    if (cr_weights_open(folder, model, &weights, &err) != CR_OK) fail_msg("%s", err.msg);
+    assert_int_equal(cr_weights_fill(weights, model, w, 7, 0, 8, out, &err), CR_OK);
+    assert_int_equal(cr_weights_fill(weights, model, b, 7, 0, 1, out + 8, &err), CR_OK);
+    cr_weights_close(weights);
+}
+
+/* A reward model's, without a bias; TRL's, in the model's files and beside them. */
+static const struct {
+    const char *names[2], *file;
+} heads[] = {{{"score.weight", "score.bias"}, "h.safetensors"},
+             {{"score.weight", NULL}, "h.safetensors"},
+             {{"v_head.summary.weight", "v_head.summary.bias"}, "h.safetensors"},
+             {{"v_head.summary.weight", "v_head.summary.bias"}, "value_head.safetensors"}};
+
+/* A base alone: a new head. */
+static void check_new_heads(cr_model *const models[2])
+{
+    float head[9], other[9], largest = 0;
+
+    read_head(models[0], head); /* normal(0, 0.02), and 0 */
+    read_head(models[1], other);
+    for (int i = 0; i < 9; i++) {
+        assert_true(fabsf(head[i]) < 0.1F && (i == 8) == (fabsf(head[i]) <= 0));
+        largest = fmaxf(largest, fabsf(other[i]));
+    }
+    assert_true(largest > 0.1F && largest < 0.35356F && fabsf(other[8]) > 0); /* 1 / sqrt(8) */
+}
+
+static void heads_of_values(void **state)
+{
+    const cr_model_options options[] = {{.head = CR_HEAD_VALUE}, {.head = CR_HEAD_VALUE_TRL}};
+    const float x[9] = {1, -2, 3, -4, 5, -6, 7, -8, 9};
+    cr_model *models[2], *base;
+    cr_weights *weights;
+    cr_err err = {0};
+    float head[9];
+    char *from;
+
+    (void)state;
+    assert_int_equal(
+        cr_file_write_atomic(in_folder("config.json"), config, sizeof config - 1, &err), CR_OK);
+    assert_int_equal(cr_model_open(folder, &base, &err), CR_OK);
+    write_checkpoint(base, NONE);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cr_model_open_with(folder, &options[i], &models[i], &err), CR_OK);
+    check_new_heads(models);
+    from = cr_strdup(in_folder("model.safetensors"));
+    assert_int_equal(rename(from, in_folder("m.safetensors")), 0);
+    cr_free(from);
+    for (size_t i = 0; i < CR_COUNT(heads); i++) {
+        bool is_beside = strcmp(heads[i].file, "h.safetensors") != 0;
+        write_tensors(heads[i].file, heads[i].names, x, 8);
+        index_with(is_beside ? NULL : heads[i].names);
+        read_head(models[i % 2], head);
+        assert_memory_equal(head, x, (heads[i].names[1] ? 9 : 8) * sizeof *x);
+        if (!heads[i].names[1]) assert_true(i % 2 == 1 || fabsf(head[8]) <= 0);
+    }
+    assert_int_equal(unlink(in_folder("value_head.safetensors")), 0);
+    assert_int_equal(cr_file_write_atomic(in_folder("value_head.bin"), "PK", 2, &err), CR_OK);
+    assert_int_equal(cr_weights_open(folder, models[0], &weights, &err), CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "value_head.bin is not read"));
+    for (int i = 0; i < 2; i++)
+        cr_model_free(models[i]);
+    cr_model_free(base);
+}
+
 static void an_index_must_tell_the_truth(void **state)
 {
     static const struct {
@@ -330,6 +443,7 @@ int main(void)
         cmocka_unit_test(bad_headers),
         cmocka_unit_test_setup_teardown(write_and_read_back, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(checkpoints_are_matched, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(heads_of_values, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(an_index_must_tell_the_truth, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(two_shards_with_one_tensor, make_folder, remove_folder),
     };
