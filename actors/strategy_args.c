@@ -30,11 +30,19 @@ cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w)
                             .num_expert_classes = w->wrap.num_moe_experts};
 }
 
+const cr_worker_config *cr_model_keys_of(const cr_config *config, const cr_worker_config *w)
+{
+    return w->task == CR_TASK_VALUE ? w : &config->train;
+}
+
 cr_model_options cr_model_options_of(const cr_worker_config *train)
 {
     const cr_lora_keys *l = &train->lora;
 
-    return (cr_model_options){.adapters = {.target = l->target,
+    return (cr_model_options){.head = train->value_head == CR_VALUE_HEAD_NONE  ? CR_HEAD_WORDS
+                                      : train->value_head == CR_VALUE_HEAD_TRL ? CR_HEAD_VALUE_TRL
+                                                                               : CR_HEAD_VALUE,
+                              .adapters = {.target = l->target,
                                            .rank = l->rank,
                                            .alpha = l->alpha,
                                            .use_rslora = l->use_rslora,

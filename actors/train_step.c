@@ -1,4 +1,4 @@
-/* train_step.c -- updates of actor_train and sft_train: mini-batches of a record, their loss, and what
+/* train_step.c -- updates of actor_train, sft_train and critic: mini-batches of a record, their loss, and what
  * they add up to (see trainer_impl.h). */
 #include "actors/trainer_impl.h"
 #include "base/rng.h"
@@ -18,6 +18,7 @@ typedef struct step {
     cr_old_log_probs old_from;
     bool is_first; /* update of the rollout: these weights sampled it */
     bool is_sft;
+    cr_loss_fn run_loss;
     cr_train_sums sum;
     float *old; /* of all samples and their entropies, when the sampler's were not equal (owned) */
 } step;
@@ -131,6 +132,35 @@ static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
     return CR_OK;
 }
 
+static cr_status value_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                            cr_err *err)
+{
+    step *p = ctx;
+    double *work = take_work(p->t, 5 * num), *at = work + 2 * num;
+    cr_value_args args = {.rows = {p->num, p->t->start},
+                          .values = work,
+                          .grad_values = work + num,
+                          .value_clip = p->t->a->config->algorithm.value_clip,
+                          .num_samples = p->all.final_samples};
+    cr_train_sums part = {0};
+
+    args.old_values = at;
+    args.returns = at = gather(p, CR_COLUMN_VALUES, at);
+    args.mask = at = gather(p, CR_COLUMN_RETURNS, at);
+    gather(p, CR_COLUMN_FINAL, at);
+    for (size_t i = 0; i < num; i++) {
+        if (!isfinite(out->of[CR_VALUE][i]))
+            return cr_fail(err, CR_ENUMERIC, "a value is not finite (have the weights diverged?)");
+        work[i] = out->of[CR_VALUE][i];
+    }
+    cr_value_loss(&args);
+    part.value = args.metrics;
+    cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
+    for (size_t i = 0; i < num; i++)
+        grad->of[CR_VALUE][i] = (float)args.grad_values[i];
+    return CR_OK;
+}
+
 /* ---- dropout ---- */
 
 /* The record's name of a sample, or, where it has none, that of its tokens: no matter which rank has it. */
@@ -181,13 +211,16 @@ static float aux_weight(const step *p)
  * log-probs for those of these weights? Only if all ranks found equal bits, else they are computed. */
 static cr_status choose_source_of_old(step *p, cr_err *err)
 {
+    cr_outputs all = {{NULL}};
     int64_t max;
 
     CR_TRY(cr_fsdp_agree_num(p->t->f, p->sum.num_different, &max, err));
     p->column[CR_COLUMN_OLD] = p->column[CR_COLUMN_INFER];
     if (max == 0) return CR_OK;
     p->column[CR_COLUMN_OLD] = p->old = CR_NEW_ARRAY(float, 2 * p->s->num_tokens + 1);
-    return cri_forward_all(p->t, p->s, p->old, p->old + p->s->num_tokens, err);
+    all.of[CR_LOG_PROB] = p->old;
+    all.of[CR_ENTROPY] = p->old + p->s->num_tokens;
+    return cri_forward_all(p->t, p->s, &all, err);
 }
 
 /* One optimizer update over this rank's samples of mini-batch `mini`. */
@@ -212,8 +245,7 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
         float aux = aux_weight(p);
         key_rows(p, &batch);
         cr_fsdp_set_aux_weight(t->f, aux);
-        CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
-                                          p->is_sft ? sft_loss : rl_loss, p, err));
+        CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL, p->run_loss, p, err));
         p->sum.loss.total_loss += (double)aux * cr_fsdp_aux_loss(t->f);
     }
     if (p->is_first && p->old_from == CR_OLD_OF_SAMPLER)
@@ -239,35 +271,60 @@ static cr_denominators denominators_of(const uint64_t counts[CR_MINI_COUNTS])
                              .width = (double)counts[CR_MINI_WIDTH]};
 }
 
-cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_record *reply,
+/* Columns of a value_step. */
+static cr_status read_values(step *p, const cr_record *command, cr_err *err)
+{
+    static const cr_batch_column columns[] = {CR_COLUMN_VALUES, CR_COLUMN_RETURNS, CR_COLUMN_FINAL};
+
+    for (size_t i = 0; i < CR_COUNT(columns); i++) {
+        const struct cr_batch_column_row *row = &cr_batch_columns[columns[i]];
+        if (row->travel != CR_TRAVEL_UNLESS_1 || cr_record_has(command, row->name))
+            CR_TRY(
+                cr_floats_read(command, row->name, p->s->num_tokens, &p->column[columns[i]], err));
+    }
+    return CR_OK;
+}
+
+static cr_status read_policy(step *p, const cr_record *command, int64_t *old_from,
+                             int64_t *is_again, cr_err *err)
+{
+    CR_TRY(cr_record_get_int(command, CR_FIELD_OLD_FROM, old_from, err));
+    CR_TRY(cr_record_get_int(command, CR_FIELD_IS_AGAIN, is_again, err));
+    CR_TRY(cr_step_columns_read(command, p->s, p->column, err));
+    if ((*old_from == CR_OLD_COMPUTED || *old_from == CR_OLD_RECORDED) && !p->column[CR_COLUMN_OLD])
+        return cr_fail(err, CR_EFORMAT, "%s is missing", cr_batch_columns[CR_COLUMN_OLD].name);
+    return CR_OK;
+}
+
+cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_record *reply,
                     cr_err *err)
 {
     const float *lr;
     const uint64_t *counts;
     int64_t num_minis, old_from = CR_OLD_OF_PASS, is_again = 0;
     cr_samples s;
-    step p = {.t = t, .s = &s, .loss = &t->a->config->algorithm.loss, .is_sft = is_sft};
+    step p = {.t = t,
+              .s = &s,
+              .loss = &t->a->config->algorithm.loss,
+              .is_sft = ask == CR_ASK_SFT_STEP,
+              .run_loss = ask == CR_ASK_SFT_STEP     ? sft_loss
+                          : ask == CR_ASK_VALUE_STEP ? value_loss
+                                                     : rl_loss};
 
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
     CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_MINIS, &num_minis, err));
     CR_TRY_GOTO(out, cr_floats_read(command, CR_FIELD_LR, (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
-    if (is_sft && cr_record_has(command, cr_batch_columns[CR_COLUMN_MASK].name))
+    if (p.is_sft && cr_record_has(command, cr_batch_columns[CR_COLUMN_MASK].name))
         CR_TRY_GOTO(out, cr_floats_read(command, cr_batch_columns[CR_COLUMN_MASK].name,
                                         s.num_tokens, &p.column[CR_COLUMN_MASK], err));
-    if (!is_sft) {
-        CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_OLD_FROM, &old_from, err));
-        CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_IS_AGAIN, &is_again, err));
-        CR_TRY_GOTO(out, cr_step_columns_read(command, &s, p.column, err));
-        if ((old_from == CR_OLD_COMPUTED || old_from == CR_OLD_RECORDED) &&
-            !p.column[CR_COLUMN_OLD])
-            CR_TRY_GOTO(out, cr_fail(err, CR_EFORMAT, "%s is missing",
-                                     cr_batch_columns[CR_COLUMN_OLD].name));
-    }
+    if (ask == CR_ASK_VALUE_STEP) CR_TRY_GOTO(out, read_values(&p, command, err));
+    if (ask == CR_ASK_TRAIN_STEP)
+        CR_TRY_GOTO(out, read_policy(&p, command, &old_from, &is_again, err));
     p.old_from = (cr_old_log_probs)old_from;
     for (int64_t m = 0; m < num_minis; m++) {
         p.all = denominators_of(counts + CR_MINI_COUNTS * m);
-        p.is_first = m == 0 && !is_again && !is_sft && old_from != CR_OLD_COMPUTED;
+        p.is_first = m == 0 && !is_again && ask == CR_ASK_TRAIN_STEP && old_from != CR_OLD_COMPUTED;
         CR_TRY_GOTO(out, update(&p, (int32_t)m, lr[m], err));
     }
     cr_train_sums_write(&p.sum, reply);

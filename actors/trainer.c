@@ -1,4 +1,4 @@
-/* trainer.c -- actor_train, sft_train and reference: commands, and passes over records of samples
+/* trainer.c -- actor_train, sft_train, reference and critic: commands, and passes over records of samples
  * (see trainer_impl.h). */
 #include "actors/packing.h"
 #include "actors/trainer_impl.h"
@@ -11,7 +11,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
 {
     const cr_worker_config *w = a->ranks->worker;
     cr_trainer *t = CR_NEW(cr_trainer);
-    cr_fsdp_args args = cr_fsdp_args_of(w, w->task == CR_TASK_TRAIN);
+    cr_fsdp_args args = cr_fsdp_args_of(w, cr_task_trains(w->task));
 
     args.source = w->model_path;
     args.seed = (uint64_t)a->config->seed;
@@ -19,7 +19,10 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     *out = NULL;
     t->a = a;
     t->is_train = args.is_train;
-    t->distribution = cr_distribution_of(a->config);
+    if (w->task == CR_TASK_VALUE)
+        t->distribution = (cr_distribution){1, 1, false}; /* values are not of words */
+    else
+        t->distribution = cr_distribution_of(a->config);
     t->is_shared = cr_phase_is_shared(&a->layout, a->role);
     cr_experts_set(a->model, w);
     cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
@@ -128,15 +131,14 @@ void cri_micros_free(cri_micros *m)
     *m = (cri_micros){0};
 }
 
-/* ---- log-probs ---- */
+/* ---- log-probs and values ---- */
 
-cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out, float *entropy,
-                          cr_err *err)
+cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *out, cr_err *err)
 {
     const cr_worker_config *w = t->a->ranks->worker;
     cri_micro_rule rule = {(size_t)w->infer_batch_size, (size_t)w->batching.infer_tokens};
     size_t *all = CR_NEW_ARRAY(size_t, s->num ? s->num : 1);
-    float *part = CR_NEW_ARRAY(float, 2 * s->num_tokens + 1); /* of a micro-batch, in its order */
+    float *part = CR_NEW_ARRAY(float, CR_NUM_OUTPUTS * s->num_tokens + 1); /* of a micro-batch */
     cri_micros micros = {0};
 
     for (size_t i = 0; i < s->num; i++)
@@ -146,13 +148,15 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out, float 
         const size_t *order = micros.order + micros.start[m];
         size_t num = micros.start[m + 1] - micros.start[m];
         cr_batch batch = cri_pack(t, s, order, num, NULL);
-        cr_outputs result = {{part, part + t->start[num]}};
+        cr_outputs result = {{NULL}};
+        for (int o = 0; o < CR_NUM_OUTPUTS; o++)
+            if (out->of[o]) result.of[o] = part + (size_t)o * s->num_tokens;
         CR_TRY_GOTO(out, cr_fsdp_forward(t->f, num ? &batch : NULL, &result, err));
         for (size_t k = 0; k < num; k++) {
             size_t to = s->first_token[order[k]],
-                   bytes = (size_t)s->lengths[order[k]] * sizeof *out;
-            memcpy(out + to, result.of[CR_LOG_PROB] + t->start[k], bytes);
-            memcpy(entropy + to, result.of[CR_ENTROPY] + t->start[k], bytes);
+                   bytes = (size_t)s->lengths[order[k]] * sizeof *part;
+            for (int o = 0; o < CR_NUM_OUTPUTS; o++)
+                if (out->of[o]) memcpy(out->of[o] + to, result.of[o] + t->start[k], bytes);
         }
     }
 out:
@@ -165,6 +169,7 @@ out:
 static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
     int64_t is_base = 0;
+    cr_outputs all = {{NULL}};
     float *out = NULL;
     cr_samples s;
 
@@ -173,11 +178,31 @@ static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *r
         CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_IS_BASE, &is_base, err));
     out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
     cr_fsdp_set_adapters_off(t->f, is_base != 0);
-    cr_note(cri_forward_all(t, &s, out, out + s.num_tokens, err));
+    all.of[CR_LOG_PROB] = out;
+    all.of[CR_ENTROPY] = out + s.num_tokens;
+    cr_note(cri_forward_all(t, &s, &all, err));
     cr_fsdp_set_adapters_off(t->f, false);
     CR_TRY_GOTO(out, err->status);
     cr_record_add(reply, CR_FIELD_LOG_PROBS, CR_RECORD_FLOAT32, out, s.num_tokens);
     cr_record_add(reply, CR_FIELD_ENTROPY, CR_RECORD_FLOAT32, out + s.num_tokens, s.num_tokens);
+    reply->owned = out; /* freed with the reply */
+    out = NULL;
+out:
+    cr_samples_free(&s);
+    cr_free(out);
+    return err->status;
+}
+
+static cr_status values(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
+{
+    cr_outputs all = {{NULL}};
+    float *out = NULL;
+    cr_samples s;
+
+    CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
+    all.of[CR_VALUE] = out = CR_NEW_ARRAY(float, s.num_tokens + 1);
+    CR_TRY_GOTO(out, cri_forward_all(t, &s, &all, err));
+    cr_record_add(reply, CR_FIELD_VALUES, CR_RECORD_FLOAT32, out, s.num_tokens);
     reply->owned = out; /* freed with the reply */
     out = NULL;
 out:
@@ -217,12 +242,17 @@ static cr_status offload(cr_trainer *t, cr_err *err)
 
 static cr_status train_step(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
-    return cri_train(t, command, /*is_sft=*/false, reply, err);
+    return cri_train(t, CR_ASK_TRAIN_STEP, command, reply, err);
 }
 
 static cr_status sft_step(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
-    return cri_train(t, command, /*is_sft=*/true, reply, err);
+    return cri_train(t, CR_ASK_SFT_STEP, command, reply, err);
+}
+
+static cr_status value_step(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
+{
+    return cri_train(t, CR_ASK_VALUE_STEP, command, reply, err);
 }
 
 /* What it does, and the states it works on: loaded before it, where devices are shared. */
@@ -233,6 +263,8 @@ static const struct op {
     [CR_ASK_LOG_PROBS] = {CR_STATE_PARAMS | CR_STATE_BUFFERS, log_probs},
     [CR_ASK_TRAIN_STEP] = {CR_STATE_ALL, train_step},
     [CR_ASK_SFT_STEP] = {CR_STATE_ALL, sft_step},
+    [CR_ASK_VALUES] = {CR_STATE_PARAMS | CR_STATE_BUFFERS, values},
+    [CR_ASK_VALUE_STEP] = {CR_STATE_ALL, value_step},
     [CR_ASK_SYNC] = {CR_STATE_PARAMS, sync_weights},
     [CR_ASK_SAVE] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_save},
     [CR_ASK_RESUME] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_resume},

@@ -59,11 +59,11 @@ void cri_micros_free(cri_micros *m);
  * where `learns` (per response token, or NULL) is 0. t->start counts labels. Valid until the next call. */
 cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
                   const float *learns);
-/* Log-probs and entropies of all response tokens, in the order of the record, without gradient. */
-CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out, float *entropy,
+/* Outputs of all response tokens, in the order of the record, without gradient; no ranks, candidates or draws. */
+CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *out,
                                   cr_err *err);
-/* train_step or sft_step. */
-CR_MUST cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_record *reply,
+/* train_step, sft_step or value_step. */
+CR_MUST cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_record *reply,
                             cr_err *err);
 
 /* ---- checkpoints: trainer_save.c ---- */

@@ -75,6 +75,9 @@ void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diag
 void cri_read_opd(cr_yaml *yaml, cr_diagnostics *d);
 void cri_fix_pure_opd(cr_config *c, cr_node *root, cr_diagnostics *d);
 void cri_bind_opd(cr_config *c, cr_node *root, cr_diagnostics *d);
+/* critic.c: model_type; after opd.c, who needs the critic, and keys that only it reads. */
+void cri_bind_value_head(const cr_node *model, cr_worker_config *w, cr_diagnostics *d);
+void cri_bind_critic(cr_config *c, cr_node *root, cr_diagnostics *d);
 /* engines.c: before the schema, strategy blocks of Megatron-Core and DeepSpeed as fsdp2, if as_fsdp2 asks for it. */
 void cri_map_engines(cr_config *c, cr_diagnostics *d);
 bool cri_is_mappable(const char *strategy_name); /* it would map that strategy */

@@ -30,6 +30,13 @@ typedef enum cr_choice_ratio { CR_RATIO_TOKEN, CR_RATIO_SEQ } cr_choice_ratio;
 
 typedef enum cr_choice_logprobs { CR_LOGPROBS_SAMPLED, CR_LOGPROBS_RAW } cr_choice_logprobs;
 
+/* Of a critic: names and first values of its head. */
+typedef enum cr_choice_value_head {
+    CR_VALUE_HEAD_NONE,
+    CR_VALUE_HEAD_TRL,
+    CR_VALUE_HEAD_TOKENS
+} cr_choice_value_head;
+
 typedef enum cr_choice_strategy {
     CR_STRATEGY_NONE,
     CR_STRATEGY_FSDP2_TRAIN,

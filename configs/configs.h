@@ -54,8 +54,7 @@ typedef struct cr_reward_config {
     cr_service_keys judge; /* of the rule llm_judge */
     char *judge_prompt, *judge_fields; /* fields: an object of JSON for every request */
     cr_judge_answer judge_answer;
-    char *
-        reward_manager; /* reward_manager_config as JSON, for the rule remote, whose service is judge */
+    char *reward_manager; /* reward_manager_config as JSON, for the rule remote */
     /* judge_model_type: inference: the judge is started by the run, a process a device (is_given); judge.url is what the
      * names of their sockets begin with (cr_judge_url) */
     cr_worker_config judge_model;
@@ -79,7 +78,7 @@ typedef struct cr_algorithm {
     cr_mask_config masks;
     cr_loss_config loss;
     cr_correction_config correction;
-    double target_kl, kl_horizon, max_grad_norm;
+    double target_kl, kl_horizon, max_grad_norm, value_clip; /* value_clip 0: off */
     int64_t ppo_epochs, critic_warmup;
     bool has_target_kl, difficulty_loss_weight, length_loss_weight;
 } cr_algorithm;
@@ -116,8 +115,7 @@ typedef struct cr_config {
     cr_choice_track track_with;
     char *track_program; /* of CR_TRACK_EXEC */
     int64_t seed, max_steps, save_steps, eval_steps, logging_steps, max_ckpt_to_keep;
-    char *
-        device; /* of ranks, "cpu" or "cuda"; of a resumed run that of the run before, unless given */
+    char *device; /* "cpu" or "cuda"; of a resumed run that of the run before, unless given */
     int64_t num_gpus_per_node;       /* 0: not given */
     int64_t max_failed_reward_steps; /* in a row that train nothing, before the run ends; 0: any */
     char *resume;                    /* NULL: no; "": the newest; else a path */
@@ -130,7 +128,7 @@ typedef struct cr_config {
     char *global_template, *val_adapter; /* the latter: PEFT's folder of val_only's engines */
     cr_sft_keys sft;
     cr_algorithm algorithm;
-    cr_worker_config train, infer, reference, teacher, validation;
+    cr_worker_config train, infer, reference, teacher, critic, validation;
     bool has_validation, val_only; /* val_only: engines with their own weights, no other role */
     bool is_teacher_reference;     /* without a block reference the KL terms are of the teacher */
     cr_reward_config *rewards;
@@ -149,6 +147,7 @@ typedef enum cr_role {
     CR_ROLE_INFER,
     CR_ROLE_REFERENCE,
     CR_ROLE_TEACHER,
+    CR_ROLE_CRITIC,
     CR_NUM_ROLES
 } cr_role;
 
@@ -193,7 +192,8 @@ char *cr_judge_url(const cr_reward_config *reward, int number);
  * domain: the first in the file that has a share of the prompts, else the first of all. The others keep their order. */
 size_t cr_config_rewards_of(const cr_config *config, const char *tag, int32_t *out);
 
-int64_t cr_rlvr_num_updates(const cr_config *config); /* of actor_train in the whole run */
+/* Of a trained role in the whole run. */
+int64_t cr_rlvr_num_updates(const cr_config *config, const cr_worker_config *trained);
 /* "list(range(0,8)) + [9]": integers, lists, range, list, +, parentheses. Owned array. */
 CR_MUST cr_status cr_device_mapping(const char *text, int **out, int *num, cr_err *err);
 

@@ -54,7 +54,6 @@
 #define VARIANTS    "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
 #define GRAINS      "token|geometric|sequence|segment"
 #define OWN_MASTERS "adapters have float32 masters, and compute in the dtype of the role"
-#define NO_CRITIC   "there is no critic: only adv_estimator gae reads it"
 #define NO_JUDGE    "only a judge of the run's own has a model: judge_model_type: inference"
 #define MAX_64      "9223372036854775807"
 #define MAX_RUNNING "1..65536" /* sequences of one engine */
@@ -168,13 +167,13 @@ const cri_key cri_keys[] = {
       "reinforce|grpo|gae|!gigpo|!step_reinforce|!agentic_reinforce", "advantages"),
     I("rlvr", "ppo_epochs", "1", "1..1000", "pipeline"),
     R("rlvr", "gamma", "1", "0..1", "advantages"),
-    NONE("rlvr", "lambd", NO_CRITIC),
+    R("rlvr", "lambd", "0.95", "0..1", "advantages: gae"),
     R("rlvr", "pg_clip", "0.2", "0", "loss"),
     B("rlvr", "use_pg_clip_range", "false", "loss"),
     R("rlvr", "pg_clip_low", "0.2", "0", "loss"),
     R("rlvr", "pg_clip_high", "0.2", "0", "loss"),
     B("rlvr", "dual_clip_loss", "false", "loss"),
-    NONE("rlvr", "value_clip", NO_CRITIC),
+    R("rlvr", "value_clip", NULL, "1e-6", "critic"),
     C("rlvr", "kl_penalty", "kl", "kl|abs|mse|!full", "advantages"),
     R("rlvr", "init_kl_coef", "0.2", "0..1e6", "advantages"),
     R("rlvr", "target_kl", NULL, "1e-6", "advantages"),
@@ -198,7 +197,7 @@ const cri_key cri_keys[] = {
     B("rlvr", "enable_old_logprobs_recompute", "false", "pipeline"),
     B("rlvr", "force_disable_old_logprobs_recompute", "false", "pipeline"),
     K("rlvr", "train_infer_correction", "correction"),
-    NONE("rlvr", "reward_pretrain", NO_JUDGE),
+    T("rlvr", "reward_pretrain", NULL, "critic"),
     LATER("rlvr", "tag_to_template", CRI_MAP, "{}", NULL),
     C("rlvr", "importance_sampling", "token", "token|seq", "loss"),
     R("rlvr", "rl_loss_coef", "1.0", "0..1e6", "loss"),
@@ -220,7 +219,7 @@ const cri_key cri_keys[] = {
     K("rlvr", "student_train", "worker"), /* other names of actor_train and actor_infer */
     K("rlvr", "student_infer", "worker"),
     K("rlvr", "validation", "worker"),
-    LATER("rlvr", "critic", CRI_ANY, NULL, NULL),
+    K("rlvr", "critic", "worker"),
     LATER("rlvr", "reward_model", CRI_ANY, NULL, NULL),
     {"rlvr", "rewards", CRI_BLOCKS, NULL, "reward", CRI_READ, "see the keys in it"},
     DEAD("rlvr", "l2"),
@@ -334,8 +333,9 @@ const cri_key cri_keys[] = {
     NONE("model_args", "attn_implementation", "croll has one attention"),
     B("model_args", "disable_gradient_checkpointing", "false", "trainer"),
     NONE("model_args", "gradient_checkpointing_use_reentrant", "a matter of PyTorch"),
-    NONE("model_args", "model_type", "config.json says what the model is, and there is no critic"),
-    NONE("model_args", "num_labels", "no model has a head for labels"),
+    C("model_args", "model_type", NULL,
+      "trl|auto_token_classification|!auto_sequence_classification|!diffusion_module", "critic"),
+    NONE("model_args", "num_labels", "a critic gives one value, no other model has labels"),
     R("model_args", "moe_aux_loss_coef", NULL, "0", "trainer"),
     LATER("model_args", "model_config_kwargs", CRI_MAP, "{}", NULL),
     T("model_args", "freeze_module_prefix", NULL, "trainer"),

@@ -166,7 +166,7 @@ void cri_check_loss(const cr_config *c, cr_diagnostics *d)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "importance_sampling"),
                     "importance_sampling: seq goes with the ppo loss; the ratios of this "
                     "pg_variant are of tokens");
-    if (a->critic_warmup > 0)
+    if (a->critic_warmup > 0 && !c->critic.is_needed)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "critic_warmup"),
                     "actor_train makes no updates in the first %lld steps, as in ROLL, although "
                     "there is no critic to warm up (critic_warmup)",

@@ -225,7 +225,7 @@ static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     char dotted[80];
     const cr_node *pretrain = cr_node_get(root, "pretrain");
-    bool has_pretrain = pretrain && pretrain->kind == CR_NODE_TEXT;
+    const cr_node *of_reward = cr_node_get(root, "reward_pretrain"), *from;
 
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const char *role = cr_role_kinds[r].name;
@@ -242,8 +242,9 @@ static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
                         "teacher has no model: give teacher.model_args.model_name_or_path");
             continue;
         }
-        if (has_pretrain)
-            cri_set_text(c, args, "model_name_or_path", pretrain->text);
+        from = r == CR_ROLE_CRITIC && of_reward->kind == CR_NODE_TEXT ? of_reward : pretrain;
+        if (from && from->kind == CR_NODE_TEXT)
+            cri_set_text(c, args, "model_name_or_path", from->text);
         else
             cr_diagnose(d, CR_ERROR, block->place,
                         "%s has no model: give pretrain, or %s.model_args.model_name_or_path", role,
@@ -358,10 +359,6 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
     const cr_algorithm *a = &c->algorithm;
 
     check_async(c, cri_real_of(root, "async_generation_ratio"), d);
-    if (a->advantage.adv_estimator == CR_ADV_GAE)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "adv_estimator"),
-                    "adv_estimator: gae needs a critic, which is not available yet (use grpo or "
-                    "reinforce)");
     if (a->advantage.norm_std_type == CR_NORM_GROUP &&
         a->advantage.norm_mean_type != CR_NORM_NONE && a->advantage.norm_mean_type != CR_NORM_GROUP)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "norm_std_type"),
@@ -388,7 +385,7 @@ static void check_val_only(cr_config *c, cr_diagnostics *d)
 {
     cr_worker_config *const workers[] = {&c->train, &c->infer};
 
-    c->reference.is_needed = c->teacher.is_needed = false;
+    c->reference.is_needed = c->teacher.is_needed = c->critic.is_needed = false;
     for (size_t i = 0; i < CR_COUNT(workers); i++) {
         cr_free(workers[i]->lora.target);
         cr_free(workers[i]->lora.folder);
@@ -410,20 +407,35 @@ static void check_val_only(cr_config *c, cr_diagnostics *d)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "rewards"), "rewards has no domain");
 }
 
+/* The samples of a step are whole mini-batches of a trained role. */
+static void check_minis(const cr_config *c, const cr_worker_config *w, cr_diagnostics *d)
+{
+    int64_t rows = c->rollout_batch_size * c->group_size, dp = cr_worker_num_batches(w),
+            mini = cr_worker_batch_samples(w);
+
+    if (dp <= 0 || mini <= 0 || rows <= 0 || (rows % dp == 0 && rows / dp % mini == 0)) return;
+    cr_diagnose(d, CR_ERROR, cri_place_of(c, "rollout_batch_size"),
+                "rollout_batch_size %lld x %lld samples are %lld rows; on %lld ranks of %s they "
+                "are not whole mini-batches of %lld x %lld (per_device_train_batch_size x "
+                "gradient_accumulation_steps)",
+                (long long)c->rollout_batch_size, (long long)c->group_size, (long long)rows,
+                (long long)dp, w->name, (long long)w->training.per_device_train_batch_size,
+                (long long)w->training.gradient_accumulation_steps);
+}
+
 /* What the roles need, and what their numbers must be whole multiples of. */
 static void check_roles(cr_config *c, cr_diagnostics *d)
 {
-    int64_t rows = c->rollout_batch_size * c->group_size, dp = cr_worker_num_batches(&c->train),
-            mini = cr_worker_batch_samples(&c->train);
-    const cr_training_args *t = &c->train.training;
 
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = cr_role_worker((cr_role)r, c);
         if (w->service.url || w->is_of_trainer) continue;
-        if (!w->is_mapped && (w->is_given || w->task != CR_TASK_SCORE))
+        if (!w->is_mapped &&
+            (w->is_given || w->task == CR_TASK_TRAIN || w->task == CR_TASK_GENERATE))
             cr_diagnose(d, CR_ERROR, cri_place_of(c, w->name), "%s.device_mapping is missing",
                         w->name);
         if (w->is_given && w->task != CR_TASK_GENERATE) cri_check_batching(c, w, d);
+        if (w->is_needed && cr_task_trains(w->task)) check_minis(c, w, d);
     }
     if (c->train.data.num_file_names == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_train"),
@@ -445,14 +457,6 @@ static void check_roles(cr_config *c, cr_diagnostics *d)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "actor_infer"),
                     "actor_infer.use_dynamic_batching_in_infer has no effect: the engine batches "
                     "by max_running_requests; log-probs of a batch are actor_train's");
-    if (dp > 0 && mini > 0 && rows > 0 && (rows % dp != 0 || rows / dp % mini != 0))
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "rollout_batch_size"),
-                    "rollout_batch_size %lld x %lld samples are %lld rows; on %lld ranks they are "
-                    "not whole mini-batches of %lld x %lld (per_device_train_batch_size x "
-                    "gradient_accumulation_steps)",
-                    (long long)c->rollout_batch_size, (long long)c->group_size, (long long)rows,
-                    (long long)dp, (long long)t->per_device_train_batch_size,
-                    (long long)t->gradient_accumulation_steps);
 }
 
 /* ROLL reads it in actor_train. */
@@ -615,6 +619,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_rewards(c, root, d);
     bind_rollouts(c, root, d);
     cri_bind_opd(c, root, d);
+    cri_bind_critic(c, root, d);
     cri_check_shared(c, root, d);
     if (!c->val_only) derive_reference(c, root, d);
     c->is_async = cri_real_of(root, "async_generation_ratio") > 0;

@@ -8,6 +8,7 @@ const cr_role_kind cr_role_kinds[CR_NUM_ROLES] = {
     [CR_ROLE_INFER] = {"actor_infer", NULL, CR_TASK_GENERATE, offsetof(cr_config, infer)},
     [CR_ROLE_REFERENCE] = {"reference", NULL, CR_TASK_SCORE, offsetof(cr_config, reference)},
     [CR_ROLE_TEACHER] = {"teacher", NULL, CR_TASK_SCORE, offsetof(cr_config, teacher)},
+    [CR_ROLE_CRITIC] = {"critic", NULL, CR_TASK_VALUE, offsetof(cr_config, critic)},
 };
 
 const char *cr_role_name(cr_role role, const cr_config *config)
@@ -30,7 +31,6 @@ const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config)
 
     if (config->kind == CR_PIPELINE_SFT) return kind->sft_name ? w : NULL;
     if (config->val_only) return kind->task == CR_TASK_GENERATE ? w : NULL;
-    return kind->task != CR_TASK_SCORE || (w->is_needed && !w->service.url && !w->is_of_trainer)
-               ? w
-               : NULL;
+    if (kind->task == CR_TASK_TRAIN || kind->task == CR_TASK_GENERATE) return w;
+    return w->is_needed && !w->service.url && !w->is_of_trainer ? w : NULL;
 }

@@ -41,10 +41,11 @@ void cri_bind_schedule(const cr_node *block, cr_training_args *t, cr_diagnostics
                     "lr_scheduler_kwargs: %s", err.msg);
 }
 
-int64_t cr_rlvr_num_updates(const cr_config *c)
+int64_t cr_rlvr_num_updates(const cr_config *c, const cr_worker_config *trained)
 {
-    int64_t num = c->max_steps * c->rollout_batch_size * c->group_size * c->algorithm.ppo_epochs /
-                  (cr_worker_num_batches(&c->train) * cr_worker_batch_samples(&c->train));
+    int64_t epochs = trained == &c->train ? c->algorithm.ppo_epochs : 1,
+            num = c->max_steps * c->rollout_batch_size * c->group_size * epochs /
+                  (cr_worker_num_batches(trained) * cr_worker_batch_samples(trained));
 
     return num < 1 ? 1 : num;
 }

@@ -84,7 +84,8 @@ static void bind_data(const cr_node *block, const char *role, cr_data_args *a, c
 /* Classes of ROLL's own; one of the user's own has a loss that croll cannot know. */
 static void check_class(const cr_node *block, const char *role, cr_diagnostics *d)
 {
-    static const char *const known[] = {"ActorWorker", "ActorPGWorker", "InferWorker", "SFTWorker"};
+    static const char *const known[] = {"ActorWorker", "ActorPGWorker", "InferWorker", "SFTWorker",
+                                        "CriticWorker"};
     const cr_node *n = cr_node_get(block, "worker_cls");
     const char *last = cri_is_given(block, "worker_cls") ? strrchr(n->text, '.') : NULL;
 
@@ -330,7 +331,10 @@ static void bind_lora(cr_config *c, cr_node *model, cr_worker_config *w, cr_diag
             cr_diagnose_unused(d, place, key,
                                "the engine has the adapters of actor_train, and these are others");
     } else {
-        cr_diagnose_unused(d, place, key, "%s has no adapters", w->name);
+        if (w->task == CR_TASK_VALUE)
+            cr_diagnose(d, CR_ERROR, place, "%s: adapters of a critic are not available yet", key);
+        else
+            cr_diagnose_unused(d, place, key, "%s has no adapters", w->name);
         cr_free(l->target);
         cr_free(l->folder);
         l->target = l->folder = NULL;
@@ -353,6 +357,7 @@ static void bind_model(cr_config *c, cr_node *model, bool is_train, cr_worker_co
         cr_diagnose(d, CR_ERROR, cr_node_get(model, "stage")->place,
                     "stage: freeze_module_prefix says what is frozen, too (leave one of them out)");
     bind_lora(c, model, w, d);
+    cri_bind_value_head(model, w, d);
     w->moe_aux_loss_coef =
         cri_is_given(model, "moe_aux_loss_coef") ? cri_real_of(model, "moe_aux_loss_coef") : -1;
     w->ulysses_size = cri_int_of(model, "ulysses_size");
@@ -410,6 +415,8 @@ void cri_note_unused(const cr_node *root, cr_diagnostics *d)
         {CR_TASK_TRAIN, "generating_args", "actor_infer generates"},
         {CR_TASK_GENERATE, "training_args", "actor_train trains"},
         {CR_TASK_GENERATE, "data_args", "prompts are actor_train's"},
+        {CR_TASK_VALUE, "generating_args", "it does not generate"},
+        {CR_TASK_VALUE, "data_args", "prompts are actor_train's"},
         {CR_TASK_SCORE, "training_args", "it does not train"},
         {CR_TASK_SCORE, "generating_args", "it does not generate"},
         {CR_TASK_SCORE, "data_args", "prompts are actor_train's"},
@@ -429,7 +436,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
                      cr_task task, cr_diagnostics *d)
 {
     cr_node *block = cr_node_get(root, name);
-    bool is_train = task == CR_TASK_TRAIN;
+    bool is_train = cr_task_trains(task);
 
     w->name = name;
     w->task = task;
@@ -443,7 +450,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->infer_batch_size = cri_int_of(block, "infer_batch_size");
     check_class(block, name, d);
     w->envs = cri_envs_of(block, false, d);
-    if (!is_train || c->kind == CR_PIPELINE_SFT) cri_note_loss(block, name, d);
+    if (task != CR_TASK_TRAIN || c->kind == CR_PIPELINE_SFT) cri_note_loss(block, name, d);
     cri_bind_batching(block, w, d);
     bind_devices(block, w, d);
     bind_strategy(c, cri_block_of(c, block, "strategy_args", "strategy_args", d), w, is_train, d);
@@ -468,7 +475,7 @@ void cri_bind_judge_model(cr_config *c, cr_node *block, const char *domain, cr_w
 
 const char *cr_worker_runs(const cr_worker_config *w)
 {
-    return w->task == CR_TASK_TRAIN      ? "fsdp2_train"
+    return cr_task_trains(w->task)       ? "fsdp2_train"
            : w->task == CR_TASK_GENERATE ? "engine"
                                          : "fsdp2_infer";
 }

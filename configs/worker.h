@@ -1,4 +1,4 @@
-/* worker.h -- a role's block (actor_train, actor_infer, reference, validation, sft_train), by topic.
+/* worker.h -- a role's block (actor_train, actor_infer, reference, critic, validation, sft_train), by topic.
  * Part of configs.h.
  */
 #ifndef CR_WORKER_CONFIG_H
@@ -98,8 +98,13 @@ static inline bool cr_is_lora(const cr_lora_keys *l)
 typedef enum cr_task {
     CR_TASK_TRAIN,    /* an optimizer and the commands of training: fsdp2_train */
     CR_TASK_GENERATE, /* an engine with a copy of the trained weights */
-    CR_TASK_SCORE     /* log-probs of a model of its own: fsdp2_infer */
+    CR_TASK_SCORE,    /* log-probs of a model of its own: fsdp2_infer */
+    CR_TASK_VALUE     /* values of a model of its own, and their training: fsdp2_train */
 } cr_task;
+static inline bool cr_task_trains(cr_task task)
+{
+    return task == CR_TASK_TRAIN || task == CR_TASK_VALUE;
+}
 
 typedef struct cr_worker_config {
     const char *name; /* "actor_train" */
@@ -108,7 +113,8 @@ typedef struct cr_worker_config {
     char *model_path;                                  /* model_args.model_name_or_path */
     cr_choice_dtype dtype, master_dtype, reduce_dtype; /* dtype: of compute */
     char *freeze_module_prefix, *stage;                /* or NULL, and not both */
-    cr_lora_keys lora; /* of actor_train and sft_train; the engine has the same */
+    cr_lora_keys lora;               /* of actor_train and sft_train; the engine has the same */
+    cr_choice_value_head value_head; /* of the critic */
     bool should_recompute;
     double moe_aux_loss_coef; /* -1: as config.json says */
     int64_t infer_batch_size;

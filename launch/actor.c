@@ -84,9 +84,10 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
                                                            ? (int64_t)a->config->exchange.timeout
                                                            : 0),
                             end_host, a};
-    const bool is_policy =
-        a->ranks->worker->task != CR_TASK_SCORE; /* the trained model, or an engine's */
-    cr_model_options options;
+    const cr_worker_config *keys = cr_model_keys_of(a->config, a->ranks->worker);
+    const bool is_trained =
+        a->ranks->worker->task != CR_TASK_SCORE; /* the model that trains, or an engine's */
+    const cr_model_options options = cr_model_options_of(keys);
     int world_rank;
     char name[96];
 
@@ -103,10 +104,9 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &lease, &a->heart, err));
     cr_actor_note_clock(a);
     CR_TRY(open_device(a, err));
-    options = cr_model_options_of(&a->config->train);
-    CR_TRY(cr_model_open_with(a->ranks->worker->model_path, is_policy ? &options : NULL, &a->model,
+    CR_TRY(cr_model_open_with(a->ranks->worker->model_path, is_trained ? &options : NULL, &a->model,
                               err));
-    return cr_model_prepare(a->model, &a->config->train, is_policy, err);
+    return cr_model_prepare(a->model, keys, is_trained, err);
 }
 
 /* Its role and rank, and the role's environment before MPI starts threads. */

@@ -4,14 +4,26 @@
 
 #include <string.h>
 
+/* Of a sample; owned. */
+static float *floats_of(const cri_learn_batch *b, cr_batch_column column, size_t i)
+{
+    size_t first = b->batch.start[i], num = b->batch.start[i + 1] - first;
+    float *out = CR_NEW_ARRAY(float, num);
+
+    for (size_t t = 0; t < num; t++)
+        out[t] = (float)b->batch.of[column][first + t];
+    return out;
+}
+
 /* What the files of rollouts have. */
 static void keep_advantages(cri_learn_batch *b, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++) {
         cr_sample *s = &b->r->samples[i];
-        s->advantages = CR_NEW_ARRAY(float, s->num_ids);
-        for (size_t t = 0; t < s->num_ids; t++)
-            s->advantages[t] = (float)b->batch.of[CR_COLUMN_ADVANTAGES][b->batch.start[i] + t];
+        s->advantages = floats_of(b, CR_COLUMN_ADVANTAGES, i);
+        if (!b->batch.of[CR_COLUMN_VALUES]) continue;
+        s->values = floats_of(b, CR_COLUMN_VALUES, i);
+        s->returns = floats_of(b, CR_COLUMN_RETURNS, i);
     }
 }
 
@@ -96,6 +108,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         .old_log_probs = of[CR_COLUMN_REF] || has_teacher ? of[CR_COLUMN_OLD] + base : NULL,
         .ref_log_probs = of[CR_COLUMN_REF] ? of[CR_COLUMN_REF] + base : NULL,
         .teacher_log_probs = has_teacher ? of[CR_COLUMN_TEACHER] + base : NULL,
+        .values = of[CR_COLUMN_VALUES] ? of[CR_COLUMN_VALUES] + base : NULL,
         .final_mask = of[CR_COLUMN_FINAL] + base,
         .moments = &l->moments[domain],
         .rewards = of[CR_COLUMN_REWARDS] + first,

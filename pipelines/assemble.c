@@ -9,14 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+static cr_learner learner_of(cr_role role, const cr_worker_config *w, const cr_config *c)
+{
+    return (cr_learner){.role = role,
+                        .worker = w,
+                        .schedule = cr_training_schedule(w, cr_rlvr_num_updates(c, w)),
+                        .mini_size = cr_worker_num_batches(w) * cr_worker_batch_samples(w)};
+}
+
 void cr_learning_init(cr_learning *l, const cr_config *c)
 {
     *l = (cr_learning){.config = c, .kl_coef = c->algorithm.advantage.kl_coef};
     l->moments = CR_NEW_ARRAY(cr_moments, c->num_rewards);
     for (size_t d = 0; d < c->num_rewards; d++)
         l->moments[d] = (cr_moments){0, 1, 1e-24};
-    l->mini_size = cr_worker_num_batches(&c->train) * cr_worker_batch_samples(&c->train);
-    l->schedule = cr_training_schedule(&c->train, cr_rlvr_num_updates(c));
+    l->actor = learner_of(CR_ROLE_TRAIN, &c->train, c);
+    if (c->critic.is_needed) l->critic = learner_of(CR_ROLE_CRITIC, &c->critic, c);
 }
 
 void cr_learning_free(cr_learning *l)
@@ -38,26 +46,26 @@ static cr_old_log_probs choose_old(const cr_learning *l, const cr_rollout *r, in
     if (from == CR_OLD_OF_PASS && !is_corrected) return from;
     if ((is_corrected || is_distilled) && l->has_differed) return CR_OLD_COMPUTED;
     for (size_t i = 0; i < r->num_samples && from != CR_OLD_COMPUTED; i++)
-        if (r->samples[i].version != l->updates) {
+        if (r->samples[i].version != l->actor.updates) {
             if (from == CR_OLD_OF_SAMPLER)
                 cr_log(CR_LOG_WARN, "rlvr",
                        "step %lld: sample %016llx is of weights after %lld updates, training has "
                        "had %lld: old log-probs are computed",
                        (long long)step, (unsigned long long)r->samples[i].id,
-                       (long long)r->samples[i].version, (long long)l->updates);
+                       (long long)r->samples[i].version, (long long)l->actor.updates);
             from = CR_OLD_COMPUTED;
         }
     return from;
 }
 
-/* Log-probs of a role that is not trained; time: the name of the metric. */
+/* Log-probs of a role that is not trained, or values of the critic; time: the name of the metric. */
 static cr_status ask_role(const cr_learning *l, cr_run *run, cr_role role, cri_learn_batch *b,
                           cr_batch_column column, const char *time, cr_metrics *m, cr_err *err)
 {
     double at = cr_now_s();
 
     CR_TRY(l->services[role] ? cri_ask_service(l->services[role], run, b, column, err)
-                             : cri_ask_log_probs(run, role, b, column, m, err));
+                             : cri_ask_role(run, role, b, column, m, err));
     cr_metrics_set(m, cr_now_s() - at, "%s", time);
     return CR_OK;
 }
@@ -68,7 +76,7 @@ static void copy_column(cri_learn_batch *b, cr_batch_column to, cr_batch_column 
            b->batch.num_tokens * sizeof(double));
 }
 
-/* Log-probs of reference and teacher, and of the weights before the step's updates. */
+/* Log-probs of reference and teacher, values, and log-probs of the weights before the step's updates. */
 static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
                                cr_metrics *m, cr_err *err)
 {
@@ -82,12 +90,14 @@ static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, 
     if (c->teacher.is_needed)
         CR_TRY(ask_role(l, run, CR_ROLE_TEACHER, b, CR_COLUMN_TEACHER, "time/teacher_log_probs", m,
                         err));
+    if (c->critic.is_needed)
+        CR_TRY(ask_role(l, run, CR_ROLE_CRITIC, b, CR_COLUMN_VALUES, "time/values", m, err));
     if (c->is_teacher_reference) copy_column(b, CR_COLUMN_REF, CR_COLUMN_TEACHER);
     at = cr_now_s();
     copy_column(b, CR_COLUMN_OLD, CR_COLUMN_INFER); /* the same bits, unless training says no */
     b->old_from = choose_old(l, b->r, step);
     if (b->old_from != CR_OLD_COMPUTED) return CR_OK;
-    CR_TRY(cri_ask_log_probs(run, CR_ROLE_TRAIN, b, CR_COLUMN_OLD, m, err));
+    CR_TRY(cri_ask_role(run, CR_ROLE_TRAIN, b, CR_COLUMN_OLD, m, err));
     for (size_t t = 0; t < n; t++)
         entropy += b->batch.of[CR_COLUMN_ENTROPY][t];
     cr_metrics_set(m, entropy / (double)(n ? n : 1), "critic/entropy/mean");
@@ -137,20 +147,18 @@ static void domain_metrics(const cr_learning *l, const cri_learn_batch *b, cr_me
     }
 }
 
-/* All updates of the step, if a token is left to learn from. */
-static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
-                              cr_metrics *m, cr_err *err)
+static cr_status train_actor(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
+                             cr_metrics *m, cr_err *err)
 {
-    const cr_algorithm *a = &l->config->algorithm;
-    double valid = 0, at = cr_now_s();
+    cri_epoch_args args = {l, &l->actor, b, step, 0, l->config->algorithm.ppo_epochs};
+    double at = cr_now_s();
     cr_train_sums s = {0};
 
-    for (size_t t = 0; t < b->batch.num_tokens; t++)
-        valid += b->batch.of[CR_COLUMN_FINAL][t];
-    if (valid <= 0) cr_metrics_set(m, 1, "mask/final_mask_sum_eq_0");
-    if (valid <= 0 || step < a->critic_warmup) return CR_OK;
-    for (int64_t e = 0; e < a->ppo_epochs; e++)
-        CR_TRY(cri_train_epoch(l, run, b, step, e, &s, m, err));
+    for (; args.epoch < args.num_epochs; args.epoch++) {
+        cri_epoch *epoch;
+        CR_TRY(cri_epoch_begin(&args, run, m, &epoch, err));
+        CR_TRY(cri_epoch_finish(epoch, run, &s, err));
+    }
     cr_metrics_set(m, cr_now_s() - at, "time/step_train");
     set_speed(m, "actor_train",
               (double)(b->r->num_prompt_tokens + b->r->num_response_tokens) /
@@ -170,6 +178,24 @@ static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, i
             (long long)step, (long long)s.num_different, (long long)s.num_compared,
             s.loss.infer_diff_max);
     return CR_OK;
+}
+
+/* All updates of the step, if a token is left to learn from. */
+static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
+                              cr_metrics *m, cr_err *err)
+{
+    cri_epoch *critic;
+    double valid = 0;
+
+    for (size_t t = 0; t < b->batch.num_tokens; t++)
+        valid += b->batch.of[CR_COLUMN_FINAL][t];
+    if (valid <= 0) {
+        cr_metrics_set(m, 1, "mask/final_mask_sum_eq_0");
+        return CR_OK;
+    }
+    CR_TRY(cri_critic_begin(l, run, b, step, m, &critic, err));
+    if (step >= l->config->algorithm.critic_warmup) cr_note(train_actor(l, run, b, step, m, err));
+    return cri_critic_finish(l, run, critic, step, m, err);
 }
 
 cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,

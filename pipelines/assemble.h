@@ -10,18 +10,24 @@
 #include "pipelines/service/service.h"
 #include "rl/rl.h"
 
+/* A role that is trained. */
+typedef struct cr_learner {
+    cr_role role;
+    const cr_worker_config *worker; /* borrowed; NULL: it is not in the run */
+    int64_t updates;                /* of its optimizer so far; of actor_train the weight version */
+    cr_lr_schedule schedule;
+    int64_t mini_size; /* samples of an update */
+} cr_learner;
+
 /* What learning remembers from step to step: kept in checkpoints. */
 typedef struct cr_learning {
     const cr_config *config; /* borrowed */
     cr_role_service *services
         [CR_NUM_ROLES]; /* borrowed until cr_learning_free; NULL: ranks, or not in the run */
-    int64_t updates;    /* optimizer updates so far: the weight version */
+    cr_learner actor, critic;
     double kl_coef;
     bool has_differed;   /* log-probs of the sampler from those of training, in this process */
     cr_moments *moments; /* [num_rewards] */
-    /* derived once */
-    cr_lr_schedule schedule;
-    int64_t mini_size;
 } cr_learning;
 
 void cr_learning_init(cr_learning *l, const cr_config *config);

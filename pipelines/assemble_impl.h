@@ -1,5 +1,5 @@
 /* assemble_impl.h -- parts of a learning step, shared by assemble.c, learn_batch.c, advantages.c,
- * correction.c, train_request.c and learn_metrics.c only.
+ * correction.c, train_request.c, critic.c and learn_metrics.c only.
  *
  * The batch holds everything per response token in the order of the rollout's samples.
  */
@@ -19,20 +19,34 @@ typedef struct cri_learn_batch {
 } cri_learn_batch;
 
 void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *data);
-/* Log-probs of a role's weights over the whole batch, into the column; entropies, too, if the role trains. The ranks of actor_train
- * are asked for those of a reference that is_of_trainer. */
-CR_MUST cr_status cri_ask_log_probs(cr_run *run, cr_role role, cri_learn_batch *b,
-                                    cr_batch_column column, cr_metrics *m, cr_err *err);
+/* Log-probs of a role's weights over the whole batch, into the column; entropies, too, if it is actor_train; of the critic
+ * values. The ranks of actor_train are asked for those of a reference that is_of_trainer. */
+CR_MUST cr_status cri_ask_role(cr_run *run, cr_role role, cri_learn_batch *b,
+                               cr_batch_column column, cr_metrics *m, cr_err *err);
 /* The same from its service. A failure ends its use: only cr_role_service_close may follow. */
 CR_MUST cr_status cri_ask_service(cr_role_service *r, cr_run *run, cri_learn_batch *b,
                                   cr_batch_column column, cr_err *err);
 /* Samples first .. end-1, all of one domain: final masks, rewards, advantages. */
 CR_MUST cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first,
                                         size_t end, int domain, cr_metrics *m, cr_err *err);
-/* All mini-batches of one of ppo_epochs: asks every train rank and adds up their replies. */
-CR_MUST cr_status cri_train_epoch(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
-                                  int64_t epoch_of_step, cr_train_sums *s, cr_metrics *m,
-                                  cr_err *err);
+/* All mini-batches of one pass of a learner over the batch, one of num_epochs of the step. _begin asks all of its ranks; _finish
+ * adds up their replies, for which it does not wait after a failure, and frees the epoch. */
+typedef struct cri_epoch cri_epoch;
+typedef struct cri_epoch_args {
+    cr_learning *l;
+    cr_learner *who;
+    cri_learn_batch *b;
+    int64_t step, epoch, num_epochs;
+} cri_epoch_args;
+CR_MUST cr_status cri_epoch_begin(const cri_epoch_args *args, cr_run *run, cr_metrics *m,
+                                  cri_epoch **out, cr_err *err);
+CR_MUST cr_status cri_epoch_finish(cri_epoch *e, cr_run *run, cr_train_sums *s, cr_err *err);
+/* critic.c. Its one epoch, which ends before _begin returns where it shares devices with actor_train. */
+CR_MUST cr_status cri_critic_begin(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
+                                   cr_metrics *m, cri_epoch **out, cr_err *err);
+/* e: of _begin, or NULL. */
+CR_MUST cr_status cri_critic_finish(cr_learning *l, cr_run *run, cri_epoch *e, int64_t step,
+                                    cr_metrics *m, cr_err *err);
 /* Mean over samples of each one's mean over its mask; x and mask per token. */
 double cri_sample_mean(const cri_learn_batch *b, const double *x, const double *mask);
 /* correction.c. Whether train_infer_correction has anything to do. */

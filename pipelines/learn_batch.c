@@ -1,4 +1,4 @@
-/* learn_batch.c -- the batch of a step, and log-probs of a role over it (see assemble_impl.h). */
+/* learn_batch.c -- the batch of a step, and log-probs or values of a role over it (see assemble_impl.h). */
 #include "exchange/record.h"
 #include "pipelines/assemble_impl.h"
 
@@ -34,15 +34,16 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
     }
 }
 
-cr_status cri_ask_log_probs(cr_run *run, cr_role role, cri_learn_batch *b, cr_batch_column column,
-                            cr_metrics *m, cr_err *err)
+cr_status cri_ask_role(cr_run *run, cr_role role, cri_learn_batch *b, cr_batch_column column,
+                       cr_metrics *m, cr_err *err)
 {
     const cr_config *c = run->config;
     const bool is_base = role == CR_ROLE_REFERENCE && c->reference.is_of_trainer,
-               is_train = cr_ask_is_for(CR_ASK_TRAIN_STEP, role);
+               is_train = cr_ask_is_for(CR_ASK_TRAIN_STEP, role),
+               is_critic = role == CR_ROLE_CRITIC;
     cr_record command = {0};
     cr_role_call call = {.role = is_base ? CR_ROLE_TRAIN : role,
-                         .ask = CR_ASK_LOG_PROBS,
+                         .ask = is_critic ? CR_ASK_VALUES : CR_ASK_LOG_PROBS,
                          .command = &command,
                          .batch = &b->batch,
                          .metrics = m};
@@ -51,7 +52,8 @@ cr_status cri_ask_log_probs(cr_run *run, cr_role role, cri_learn_batch *b, cr_ba
     if (is_train || (is_base && !c->teacher.is_needed))
         cr_record_set_int(&command, CR_FIELD_OFFLOAD, 0); /* these ranks train next */
     if (cr_role_call_run(run, &call, err) == CR_OK)
-        cr_note(cr_role_call_read(&call, CR_FIELD_LOG_PROBS, column, err));
+        cr_note(cr_role_call_read(&call, is_critic ? CR_FIELD_VALUES : CR_FIELD_LOG_PROBS, column,
+                                  err));
     if (err->status == CR_OK && is_train)
         cr_note(cr_role_call_read(&call, CR_FIELD_ENTROPY, CR_COLUMN_ENTROPY, err));
     cr_role_call_free(&call);

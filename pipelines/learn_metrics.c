@@ -153,14 +153,15 @@ static void put_advantages(scope *s)
         const double *values;
     } arrays[] = {{"advantages", s->b->batch.of[CR_COLUMN_ADVANTAGES]},
                   {"raw_advantages", s->b->batch.of[CR_COLUMN_RAW_ADVANTAGES]},
-                  {"returns", s->b->batch.of[CR_COLUMN_RETURNS]}};
+                  {"returns", s->b->batch.of[CR_COLUMN_RETURNS]},
+                  {"values", s->b->batch.of[CR_COLUMN_VALUES]}};
     static const struct {
         const char *name;
         double score;
     } kinds[] = {{"right", 1}, {"error", 0}};
     char name[80];
 
-    for (size_t k = 0; k < CR_COUNT(arrays); k++) {
+    for (size_t k = 0; k < CR_COUNT(arrays) && arrays[k].values; k++) {
         collect_tokens(s, arrays[k].values, NULL);
         snprintf(name, sizeof name, "critic/%s", arrays[k].name);
         put_summary(s, name);
@@ -335,8 +336,9 @@ void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_
     double updates = (double)(s->num_updates > 0 ? s->num_updates : 1),
            tokens = x->num_tokens > 0 ? x->num_tokens : 1, diff = 0;
 
-    cr_metrics_set(m, cr_learning_rate(&l->schedule, l->updates > 0 ? l->updates - 1 : 0),
-                   "actor/lr");
+    cr_metrics_set(
+        m, cr_learning_rate(&l->actor.schedule, l->actor.updates > 0 ? l->actor.updates - 1 : 0),
+        "actor/lr");
     cr_metrics_set(m, updates, "actor/backward_steps");
     cr_metrics_set(m, x->pg_loss / updates, "actor/pg_loss");
     cr_metrics_set(m, x->weighted_pg_loss / updates, "actor/weighted_pg_loss");

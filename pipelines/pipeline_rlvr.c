@@ -1,7 +1,7 @@
 /* pipeline_rlvr.c -- reinforcement learning from verifiable rewards.
  *
  * One step (README, ARCHITECTURE): sync weights, validate if due, roll out and score, log-probs
- * of reference and teacher, old log-probs, advantages, train, report, checkpoint if due.
+ * of reference and teacher, values, old log-probs, advantages, train, report, checkpoint if due.
  *
  * With async_generation_ratio 1 the rollout of the next step begins before this one trains, with the weights that this
  * one begins with: its samples are one step old when they are trained on. No rollout is under way when a checkpoint is
@@ -180,11 +180,12 @@ static cr_status split_domains(rlvr *s, cr_err *err)
     return CR_OK;
 }
 
-/* Roles that give log-probs: their tokens are the run's, their services answer. */
+/* Roles that give log-probs or values: their tokens are the run's, their services answer. */
 static cr_status open_scored(rlvr *s, cr_err *err)
 {
-    const cr_worker_config *const workers[CR_NUM_ROLES] = {
-        [CR_ROLE_REFERENCE] = &s->c->reference, [CR_ROLE_TEACHER] = &s->c->teacher};
+    const cr_worker_config *const workers[CR_NUM_ROLES] = {[CR_ROLE_REFERENCE] = &s->c->reference,
+                                                           [CR_ROLE_TEACHER] = &s->c->teacher,
+                                                           [CR_ROLE_CRITIC] = &s->c->critic};
 
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = workers[r];

@@ -19,8 +19,9 @@ cr_status cr_progress_write(const char *path, int64_t step, const cr_learning *l
                                       cursors[d].deficit));
         json_array_append_new(moments, json_pack("[f,f,f]", m->mean, m->var, m->count));
     }
-    root = json_pack("{s:I,s:o,s:{s:I,s:f,s:o}}", "step", (json_int_t)step, "cursors", positions,
-                     "learning", "updates", (json_int_t)learning->updates, "kl_coef",
+    root = json_pack("{s:I,s:o,s:{s:I,s:I,s:f,s:o}}", "step", (json_int_t)step, "cursors",
+                     positions, "learning", "updates", (json_int_t)learning->actor.updates,
+                     "critic_updates", (json_int_t)learning->critic.updates, "kl_coef",
                      learning->kl_coef, "moments", moments);
     CR_CHECK(root, "state of a pipeline that is no JSON");
     if (cr_json_add_value(&text, root, err) == CR_OK)
@@ -72,7 +73,8 @@ static cr_status read_learning(const json_t *root, cr_learning *l, cr_err *err)
     const json_t *learning = json_object_get(root, "learning"),
                  *moments = json_object_get(learning, "moments");
 
-    CR_TRY(get_count(learning, "updates", &l->updates, err));
+    CR_TRY(get_count(learning, "updates", &l->actor.updates, err));
+    if (l->critic.worker) CR_TRY(get_count(learning, "critic_updates", &l->critic.updates, err));
     CR_TRY(get_real(json_object_get(learning, "kl_coef"), "kl_coef", &l->kl_coef, err));
     if (!json_is_array(moments)) return cr_fail(err, CR_EFORMAT, "it has no \"moments\"");
     for (size_t d = 0; d < l->config->num_rewards && d < json_array_size(moments); d++) {

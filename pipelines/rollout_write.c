@@ -86,7 +86,9 @@ static cr_status add_verdict(cr_buf *out, const cr_config *c, const cr_sample *s
     CR_TRY(add_numbers(out, s->outcome, s->detail, s->score, s->reward, err));
     CR_TRY(add_extras(out, s->token_rewards, s->num_ids, metrics, err));
     if (s->num_rewards > 1) CR_TRY(add_rewards(out, c, s, err));
-    return s->advantages ? add_advantage(out, s, err) : CR_OK;
+    if (s->advantages) CR_TRY(add_advantage(out, s, err));
+    if (s->values) CR_TRY(add_floats(out, "values", s->values, s->num_ids, err));
+    return s->returns ? add_floats(out, "returns", s->returns, s->num_ids, err) : CR_OK;
 }
 
 /* What filters kept of each token's words; the words themselves only where a step has few. */

@@ -1,29 +1,29 @@
-/* train_request.c -- one epoch over the batch: requests to the train ranks, sums of their replies
+/* train_request.c -- one epoch over the batch: requests to the ranks of a role that trains, sums of their replies
  * (see assemble_impl.h). */
 #include "actors/packing.h"
 #include "exchange/record.h"
 #include "pipelines/assemble_impl.h"
 #include "rl/loss.h"
 
-typedef struct epoch {
-    cr_learning *l;
-    cr_run *run;
-    cri_learn_batch *b;
-    bool is_again, is_last; /* not the first of ppo_epochs; the last */
-    int num_batches;        /* of the role */
+struct cri_epoch {
+    cri_epoch_args a;
+    bool is_again;   /* not the first epoch of the step */
+    int num_batches; /* of the role */
     int64_t num_minis;
+    cr_record command;
+    cr_role_call call;
     /* owned */
     uint32_t *order;      /* of samples, in which each batch has its own */
     int32_t *mini, *part; /* [samples] */
     uint64_t *counts;     /* [num_minis][CR_MINI_COUNTS] */
     float *lr;            /* [num_minis] */
-} epoch;
+};
 
 /* ---- what every rank gets ---- */
 
-static void count_masks(epoch *e)
+static void count_masks(cri_epoch *e)
 {
-    const cri_learn_batch *b = e->b;
+    const cri_learn_batch *b = e->a.b;
     double *const *of = b->batch.of;
     const double *const masks[] = {of[CR_COLUMN_FINAL], of[CR_COLUMN_MASK],
                                    of[CR_COLUMN_ENTROPY_MASK]};
@@ -46,97 +46,118 @@ static void count_masks(epoch *e)
     }
     for (int64_t m = 0; m < e->num_minis; m++)
         e->counts[CR_MINI_COUNTS * m + CR_MINI_WIDTH] =
-            (uint64_t)(e->l->config->sequence_length - e->l->config->prompt_length);
+            (uint64_t)(e->a.l->config->sequence_length - e->a.l->config->prompt_length);
 }
 
 /* Which sample goes where, and the numbers of each mini-batch. */
-static void deal(epoch *e, uint64_t number)
+static void deal(cri_epoch *e)
 {
-    const cr_learning *l = e->l;
-    const cri_learn_batch *b = e->b;
-    const cr_worker_config *w = &l->config->train;
+    const cr_learner *who = e->a.who;
+    const cri_learn_batch *b = e->a.b;
+    const cr_worker_config *w = who->worker;
+    const uint64_t number = (uint64_t)(e->a.step * e->a.num_epochs + e->a.epoch),
+                   seed = (uint64_t)e->a.l->config->seed;
     size_t n = b->r->num_samples, *tokens = CR_NEW_ARRAY(size_t, n);
 
     e->order = CR_NEW_ARRAY(uint32_t, n);
     e->mini = CR_NEW_ARRAY(int32_t, n);
     e->part = CR_NEW_ARRAY(int32_t, n);
-    e->num_minis = ((int64_t)n + l->mini_size - 1) / l->mini_size;
+    e->num_minis = ((int64_t)n + who->mini_size - 1) / who->mini_size;
     e->counts = CR_NEW_ARRAY(uint64_t, CR_MINI_COUNTS * e->num_minis);
     e->lr = CR_NEW_ARRAY(float, e->num_minis);
     for (size_t i = 0; i < n; i++)
         tokens[i] = b->data->rows[b->r->samples[i].row].num_ids + b->r->samples[i].num_ids;
     cr_packing_deal(tokens, n, b->r->group_size, e->num_batches,
                     w->batching.train_tokens ? 0 : (size_t)w->training.per_device_train_batch_size,
-                    (size_t)l->mini_size, (uint64_t)l->config->seed, number, e->order, e->mini,
-                    e->part);
-    cri_weigh_samples(l, e->b, e->mini, e->num_minis);
+                    (size_t)who->mini_size, seed, number, e->order, e->mini, e->part);
+    if (who->role == CR_ROLE_TRAIN) cri_weigh_samples(e->a.l, e->a.b, e->mini, e->num_minis);
     count_masks(e);
     for (int64_t k = 0; k < e->num_minis; k++)
-        e->lr[k] = (float)cr_learning_rate(&l->schedule, l->updates + k);
+        e->lr[k] = (float)cr_learning_rate(&who->schedule, who->updates + k);
     cr_free(tokens);
 }
 
 /* ---- requests and replies ---- */
 
-static void fill_command(const epoch *e, cr_old_log_probs old_from, cr_record *command)
+static void fill_command(cri_epoch *e, cr_old_log_probs old_from)
 {
+    cr_record *command = &e->command;
+
     cr_record_add(command, CR_FIELD_LR, CR_RECORD_FLOAT32, e->lr, (size_t)e->num_minis);
     cr_record_add(command, CR_FIELD_COUNTS, CR_RECORD_UINT64, e->counts,
                   CR_MINI_COUNTS * (size_t)e->num_minis);
     cr_record_set_int(command, CR_FIELD_MINIS, e->num_minis);
+    cr_record_set_int(command, CR_FIELD_OFFLOAD, e->a.epoch == e->a.num_epochs - 1);
+    if (e->a.who->role != CR_ROLE_TRAIN) return;
     cr_record_set_int(command, CR_FIELD_OLD_FROM, old_from);
     cr_record_set_int(command, CR_FIELD_IS_AGAIN, e->is_again);
-    cr_record_set_int(command, CR_FIELD_OFFLOAD, e->is_last);
 }
 
-static cr_status ask(epoch *e, cr_train_sums *sums, cr_metrics *m, cr_err *err)
+/* What the samples come with. */
+static unsigned columns_of(const cri_epoch *e, cr_old_log_probs old_from)
 {
-    const char *old = cr_batch_columns[CR_COLUMN_OLD].name;
-    cr_old_log_probs old_from = e->is_again ? CR_OLD_COMPUTED : e->b->old_from;
-    cr_record command = {0};
-    cr_role_call call = {.role = CR_ROLE_TRAIN,
-                         .ask = CR_ASK_TRAIN_STEP,
-                         .command = &command,
-                         .batch = &e->b->batch,
-                         .deal = {.order = e->order, .part = e->part, .mini = e->mini},
-                         .columns = cr_sample_batch_columns(&e->b->batch),
-                         .metrics = m};
+    const cr_sample_batch *batch = &e->a.b->batch;
+    const unsigned all = cr_sample_batch_columns(batch);
 
-    if (old_from != CR_OLD_COMPUTED && old_from != CR_OLD_RECORDED)
-        call.columns &= ~(1U << CR_COLUMN_OLD);
-    fill_command(e, old_from, &command);
-    if (cr_role_call_run(e->run, &call, err) == CR_OK)
-        cr_note(cr_role_call_add_sums(&call, sums, err));
-    if (err->status == CR_OK && cr_record_has(&call.replies[0], old))
-        cr_note(cr_role_call_read(&call, old, CR_COLUMN_OLD, err));
-    cr_role_call_free(&call);
-    cr_record_free(&command);
-    return err->status;
+    if (e->a.who->role == CR_ROLE_CRITIC)
+        return 1U << CR_COLUMN_VALUES | 1U << CR_COLUMN_RETURNS | (all & 1U << CR_COLUMN_FINAL);
+    return old_from == CR_OLD_COMPUTED || old_from == CR_OLD_RECORDED
+               ? all
+               : all & ~(1U << CR_COLUMN_OLD);
 }
 
-static void epoch_free(epoch *e)
+static void epoch_free(cri_epoch *e)
 {
+    cr_role_call_free(&e->call);
+    cr_record_free(&e->command);
     cr_free(e->order);
     cr_free(e->mini);
     cr_free(e->part);
     cr_free(e->lr);
     cr_free(e->counts);
+    cr_free(e);
 }
 
-cr_status cri_train_epoch(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
-                          int64_t epoch_of_step, cr_train_sums *s, cr_metrics *m, cr_err *err)
+cr_status cri_epoch_begin(const cri_epoch_args *args, cr_run *run, cr_metrics *m, cri_epoch **out,
+                          cr_err *err)
 {
-    int64_t num_epochs = l->config->algorithm.ppo_epochs, skipped = s->num_skipped;
-    epoch e = {.l = l,
-               .run = run,
-               .b = b,
-               .is_again = epoch_of_step > 0,
-               .is_last = epoch_of_step == num_epochs - 1,
-               .num_batches = (int)cr_worker_num_batches(&l->config->train)};
+    cri_epoch *e = CR_NEW(cri_epoch);
+    cr_old_log_probs old_from;
 
-    deal(&e, (uint64_t)(step * num_epochs + epoch_of_step));
-    if (!e.is_again) cri_balance_metrics(b, e.part, e.num_batches, m);
-    if (ask(&e, s, m, err) == CR_OK) l->updates += e.num_minis - (s->num_skipped - skipped);
-    epoch_free(&e);
+    *out = NULL;
+    e->a = *args;
+    e->is_again = args->epoch > 0;
+    e->num_batches = (int)cr_worker_num_batches(args->who->worker);
+    old_from = e->is_again ? CR_OLD_COMPUTED : args->b->old_from;
+    deal(e);
+    if (!e->is_again && args->who->role == CR_ROLE_TRAIN)
+        cri_balance_metrics(args->b, e->part, e->num_batches, m);
+    e->call = (cr_role_call){.role = args->who->role,
+                             .ask = args->who->role == CR_ROLE_CRITIC ? CR_ASK_VALUE_STEP
+                                                                      : CR_ASK_TRAIN_STEP,
+                             .command = &e->command,
+                             .batch = &args->b->batch,
+                             .deal = {.order = e->order, .part = e->part, .mini = e->mini},
+                             .columns = columns_of(e, old_from),
+                             .metrics = m};
+    fill_command(e, old_from);
+    if (cr_role_call_begin(run, &e->call, err) == CR_OK)
+        *out = e;
+    else
+        epoch_free(e);
+    return err->status;
+}
+
+cr_status cri_epoch_finish(cri_epoch *e, cr_run *run, cr_train_sums *s, cr_err *err)
+{
+    const char *old = cr_batch_columns[CR_COLUMN_OLD].name;
+    const int64_t skipped = s->num_skipped;
+
+    if (err->status == CR_OK && cr_role_call_finish(run, &e->call, err) == CR_OK)
+        cr_note(cr_role_call_add_sums(&e->call, s, err));
+    if (err->status == CR_OK && cr_record_has(&e->call.replies[0], old))
+        cr_note(cr_role_call_read(&e->call, old, CR_COLUMN_OLD, err));
+    if (err->status == CR_OK) e->a.who->updates += e->num_minis - (s->num_skipped - skipped);
+    epoch_free(e);
     return err->status;
 }

@@ -93,7 +93,7 @@ static void text_batch(const cr_plan *p, cr_buf *out)
 static void text_schedule(const cr_plan *p, cr_buf *out)
 {
     const cr_training_args *t = &p->config.train.training;
-    int64_t num = p->is_sft ? 0 : cr_rlvr_num_updates(&p->config);
+    int64_t num = p->is_sft ? 0 : cr_rlvr_num_updates(&p->config, &p->config.train);
     const cr_lr_schedule s = cr_training_schedule(&p->config.train, num);
     const int64_t points[] = {0, s.warmup_steps, num / 2, num - 1};
     int64_t last = -1;
@@ -550,8 +550,8 @@ static void json_batch(const cr_plan *p, cr_buf *out)
 /* The rates of all updates are `croll formula schedule`'s. */
 static void json_schedule(const cr_plan *p, cr_buf *out)
 {
-    const cr_lr_schedule s =
-        cr_training_schedule(&p->config.train, p->is_sft ? 0 : cr_rlvr_num_updates(&p->config));
+    const cr_lr_schedule s = cr_training_schedule(
+        &p->config.train, p->is_sft ? 0 : cr_rlvr_num_updates(&p->config, &p->config.train));
 
     key(out, "schedule");
     cr_buf_addc(out, '{');

@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 
-/* How a column travels in a train_step. */
+/* How a column travels in a train_step; in a value_step values, returns and final do. */
 typedef enum cr_batch_travel {
     CR_TRAVEL_NEVER,
     CR_TRAVEL_ALWAYS,
@@ -32,6 +32,7 @@ typedef enum cr_batch_travel {
     X(TOKEN_REWARDS, "token_rewards", false, NEVER)                                           \
     X(KL, "kl", false, NEVER)         /* to the reference */                                  \
     X(OPD_KL, "opd_kl", false, NEVER) /* to the teacher */                                    \
+    X(VALUES, "values", false, NEVER) /* of the critic before the step */                     \
     X(RETURNS, "returns", false, NEVER)                                                       \
     X(RAW_ADVANTAGES, "raw_advantages", false, NEVER) /* before they are whitened */          \
     X(ADVANTAGES, "advantages", false, ALWAYS)                                                \

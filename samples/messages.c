@@ -197,6 +197,8 @@ void cr_sample_free(cr_sample *s)
     cr_free(s->response);
     cr_free(s->token_rewards);
     cr_free(s->advantages);
+    cr_free(s->values);
+    cr_free(s->returns);
     for (size_t i = 0; i < s->num_rewards; i++)
         cr_sample_reward_free(&s->rewards[i]);
     cr_free(s->rewards);

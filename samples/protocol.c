@@ -7,7 +7,8 @@ enum {
     TRAIN = 1 << CR_TASK_TRAIN,
     GENERATE = 1 << CR_TASK_GENERATE,
     SCORE = 1 << CR_TASK_SCORE,
-    ALL = TRAIN | GENERATE | SCORE
+    VALUE = 1 << CR_TASK_VALUE,
+    ALL = TRAIN | GENERATE | SCORE | VALUE
 };
 
 static const struct {
@@ -17,11 +18,13 @@ static const struct {
 } asks[CR_NUM_ASKS] = {[CR_ASK_LOG_PROBS] = {"log_probs", TRAIN | SCORE, "compute_log_probs"},
                        [CR_ASK_TRAIN_STEP] = {"train_step", TRAIN, "train_step"},
                        [CR_ASK_SFT_STEP] = {"sft_step", TRAIN},
+                       [CR_ASK_VALUES] = {"values", VALUE, "compute_values"},
+                       [CR_ASK_VALUE_STEP] = {"value_step", VALUE, "train_step"},
                        [CR_ASK_SYNC] = {"sync", TRAIN | GENERATE},
-                       [CR_ASK_SAVE] = {"save", TRAIN},
-                       [CR_ASK_SAVE_POLL] = {"save_poll", TRAIN},
-                       [CR_ASK_SAVE_WAIT] = {"save_wait", TRAIN},
-                       [CR_ASK_RESUME] = {"resume", TRAIN},
+                       [CR_ASK_SAVE] = {"save", TRAIN | VALUE},
+                       [CR_ASK_SAVE_POLL] = {"save_poll", TRAIN | VALUE},
+                       [CR_ASK_SAVE_WAIT] = {"save_wait", TRAIN | VALUE},
+                       [CR_ASK_RESUME] = {"resume", TRAIN | VALUE},
                        [CR_ASK_GENERATE] = {"generate", GENERATE, "generate"},
                        [CR_ASK_PAUSE] = {"pause", GENERATE},
                        [CR_ASK_STOP] = {"stop", ALL}};

@@ -53,11 +53,12 @@ typedef struct cr_sample {
     size_t num_rewards, num_come;
     /* of all rewards, once they have come (cr_sample_merge) */
     cr_outcome outcome;
-    const char *detail;   /* borrowed from rewards */
-    double score, reward; /* reward: the sum by weight */
-    float *token_rewards; /* [num_ids] the sum by weight, or NULL */
-    float *advantages;    /* [num_ids] once the step has learned, else NULL */
-    int64_t version;      /* updates that the weights it was sampled with have had */
+    const char *detail;      /* borrowed from rewards */
+    double score, reward;    /* reward: the sum by weight */
+    float *token_rewards;    /* [num_ids] the sum by weight, or NULL */
+    float *advantages;       /* [num_ids] once the step has learned, else NULL */
+    float *values, *returns; /* likewise, with a critic */
+    int64_t version;         /* updates that the weights it was sampled with have had */
 } cr_sample;
 
 /* Timed out and failed ones, and those to which every reward abstains, have no score: they are left out of every

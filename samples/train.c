@@ -236,6 +236,11 @@ static const struct real_field {
     LOSS(ratio_max, GREATEST),
     LOSS(ratio_min, MIN_NUM),
     LOSS(infer_diff_max, GREATEST),
+    {"value_loss", offsetof(cr_train_sums, value.loss), ADDED},
+    {"value_clipfrac", offsetof(cr_train_sums, value.clipfrac), ADDED},
+    {"old_value", offsetof(cr_train_sums, value.old_value), ADDED},
+    {"value", offsetof(cr_train_sums, value.value), ADDED},
+    {"value_error", offsetof(cr_train_sums, value.error), ADDED},
     {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
     {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}
 #undef LOSS

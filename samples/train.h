@@ -51,6 +51,7 @@ CR_MUST cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uin
  * rank). A number that is not finite cannot be written as JSON: it is left out, and read as NaN. */
 typedef struct cr_train_sums {
     cr_loss_metrics loss; /* infer_diff_max: before the first update */
+    cr_value_metrics value;
     double entropy_sum;
     double grad_norm; /* sum over the updates that were not skipped */
     int64_t num_compared, num_different, num_updates, num_skipped;

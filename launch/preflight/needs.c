@@ -2,6 +2,7 @@
  * still need more than there is, which it says itself when it makes a window or saves. */
 #include "launch/preflight/needs.h"
 #include "actors/strategy_args.h"
+#include "configs/worker.h"
 #include "models/models.h"
 #include "strategies/units.h"
 
@@ -74,7 +75,7 @@ void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hos
         const cr_worker_config *w = layout.role[r].worker;
         if (!w) continue;
         if (w->model_path) add_model(needs, w->model_path);
-        if (w->task == CR_TASK_TRAIN) count_elems(w, &largest, &trained);
+        if (cr_task_trains(w->task)) count_elems(w, &largest, &trained);
     }
     num_local = max_ranks_of_a_host(hosts);
     needs->all.output_dir = config->output_dir;

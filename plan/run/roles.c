@@ -26,29 +26,37 @@ static int64_t num_forwards(const cr_plan *p, const cr_worker_config *w, int64_t
                                  : w->infer_batch_size);
 }
 
+/* Of a role that trains; epochs over the samples of a step. */
+static cr_plan_batch batch_of(const cr_plan *p, const cr_worker_config *w, int64_t epochs)
+{
+    const cr_config *c = &p->config;
+    int64_t mini = cr_worker_batch_samples(w),
+            samples = ceil_div(p->num_samples, cr_worker_num_batches(w));
+    cr_plan_batch batch = {.num_samples = w->training.per_device_train_batch_size,
+                           .num_infer = w->infer_batch_size,
+                           .sample_tokens = c->sequence_length,
+                           .sample_rows = c->sequence_length - (p->is_sft ? 1 : c->prompt_length),
+                           .train_tokens = w->batching.train_tokens,
+                           .infer_tokens = w->batching.infer_tokens,
+                           .micros = w->training.gradient_accumulation_steps,
+                           .updates = p->is_sft ? 1 : epochs * ceil_div(samples, mini)};
+
+    if (batch.train_tokens) /* at most: if every sample has full length */
+        batch.micros = ceil_div(mini, batch.train_tokens / c->sequence_length);
+    return batch;
+}
+
 static void arithmetic(cr_plan *p)
 {
     const cr_config *c = &p->config;
     const cr_worker_config *w = &c->train;
-    int64_t mini = cr_worker_batch_samples(w), length = c->sequence_length;
 
     p->is_sft = c->kind == CR_PIPELINE_SFT;
     p->num_dp = cr_worker_num_batches(w);
-    p->num_samples = p->is_sft ? p->num_dp * mini : c->rollout_batch_size * c->group_size;
+    p->num_samples =
+        p->is_sft ? p->num_dp * cr_worker_batch_samples(w) : c->rollout_batch_size * c->group_size;
     p->rank_samples = ceil_div(p->num_samples, p->num_dp);
-    p->batch = (cr_plan_batch){
-        .num_samples = w->training.per_device_train_batch_size,
-        .num_infer = w->infer_batch_size,
-        .sample_tokens = c->sequence_length,
-        .sample_rows = c->sequence_length - (p->is_sft ? 1 : c->prompt_length),
-        .micros = w->training.gradient_accumulation_steps,
-        .updates = p->is_sft ? 1
-                             : (c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs) *
-                                   ceil_div(p->rank_samples, mini)};
-    p->batch.train_tokens = w->batching.train_tokens;
-    p->batch.infer_tokens = w->batching.infer_tokens;
-    if (p->batch.train_tokens) /* at most: if every sample has full length */
-        p->batch.micros = ceil_div(mini, p->batch.train_tokens / length);
+    p->batch = batch_of(p, w, c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs);
     if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
         p->batch.forwards = num_forwards(p, w, p->rank_samples);
     if (c->reference.is_of_trainer) p->batch.base_forwards = num_forwards(p, w, p->rank_samples);
@@ -74,18 +82,31 @@ static cr_status open_model(const char *folder, const cr_worker_config *train, b
     return cr_model_prepare(*out, train, should_freeze, err);
 }
 
-cr_status cr_plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_plan_role *out,
-                        cr_err *err)
+static cr_status plan_learner(const cr_worker_config *w, const cr_plan_batch *batch,
+                              bool with_moments, cr_plan_role *out, cr_err *err)
 {
-    const cr_worker_config *w = &p->config.train;
     cr_model *model = NULL;
 
-    *out = (cr_plan_role){
-        .name = w->name, .is_train = true, .with_moments = p->with_moments && batch == &p->batch};
+    *out = (cr_plan_role){.name = w->name, .is_train = true, .with_moments = with_moments};
     if (open_model(w->model_path, w, true, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, batch, out, err));
     cr_model_free(model);
     return err->status;
+}
+
+cr_status cr_plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_plan_role *out,
+                        cr_err *err)
+{
+    return plan_learner(&p->config.train, batch, p->with_moments && batch == &p->batch, out, err);
+}
+
+static cr_status plan_critic(const cr_plan *p, const cr_worker_config *w, cr_plan_role *out,
+                             cr_err *err)
+{
+    cr_plan_batch batch = batch_of(p, w, 1);
+
+    batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, cr_worker_num_batches(w)));
+    return plan_learner(w, &batch, p->with_moments, out, err);
 }
 
 /* A role with a model of its own that is run forward over the samples of a step. */
@@ -266,6 +287,7 @@ cr_status cr_plan_roles(cr_plan *p, cr_err *err)
         if (!w || (w->task != CR_TASK_TRAIN && !w->num_devices)) continue;
         p->worker[p->num_roles++] = w;
         CR_TRY(w->task == CR_TASK_TRAIN      ? cr_plan_train(p, &p->batch, role, err)
+               : w->task == CR_TASK_VALUE    ? plan_critic(p, w, role, err)
                : w->task == CR_TASK_GENERATE ? plan_infer(p, role, err)
                                              : plan_score(p, w, role, err));
     }

@@ -160,6 +160,7 @@ static void show_loss(cr_buf *out, const cr_loss_config *l)
 static void show_advantage(cr_buf *out, const cr_advantage_config *a)
 {
     SHOW(a->adv_estimator), SHOW(a->norm_mean_type), SHOW(a->norm_std_type), SHOW(a->gamma);
+    SHOW(a->lambd);
     SHOW(a->reward_clip), SHOW(a->advantage_clip), SHOW(a->whiten_rewards);
     SHOW(a->whiten_advantages), SHOW(a->add_token_level_kl), SHOW(a->kl_penalty), SHOW(a->kl_coef);
     SHOW(a->opd), SHOW(a->opd_kl_coef), SHOW(a->aggregation);
@@ -177,7 +178,7 @@ static void show_algorithm(cr_buf *out, const cr_algorithm *a)
     show_correction(out, &a->correction);
     SHOW(a->target_kl), SHOW(a->kl_horizon), SHOW(a->max_grad_norm), SHOW(a->ppo_epochs);
     SHOW(a->critic_warmup), SHOW(a->has_target_kl), SHOW(a->difficulty_loss_weight);
-    SHOW(a->length_loss_weight);
+    SHOW(a->length_loss_weight), SHOW(a->value_clip);
 }
 
 static void show(cr_buf *out, const cr_config *c)
@@ -201,6 +202,7 @@ static void show(cr_buf *out, const cr_config *c)
     show_worker(out, &c->infer);
     show_worker(out, &c->reference);
     show_worker(out, &c->teacher);
+    show_worker(out, &c->critic);
     show_worker(out, &c->validation);
     for (size_t i = 0; i < c->num_rewards; i++)
         show_reward(out, &c->rewards[i]);
@@ -278,8 +280,11 @@ static const struct {
 #define OWN_JUDGE                                                                            \
     "rewards.ifeval={worker_cls: roll.x.LLMJudgeRewardWorker, judge_model_type: inference, " \
     "model_args: {model_name_or_path: judge}, device_mapping: [5, 6]}"
-#define FORMAT  "rewards.math_rule.worker_cls=FormatRuleRewardWorker"
-#define LENGTH  "rewards.math_rule.worker_cls=LengthRuleRewardWorker"
+#define FORMAT "rewards.math_rule.worker_cls=FormatRuleRewardWorker"
+#define LENGTH "rewards.math_rule.worker_cls=LengthRuleRewardWorker"
+#define CRITIC           \
+    "adv_estimator=gae", \
+        "critic={device_mapping: [6], training_args: {gradient_accumulation_steps: 4}}"
 #define TEACHER "teacher={model_args: {model_name_or_path: larger}, device_mapping: [6]}"
 
 /* Keys with a value that the type alone does not give, and what else the file must say for them. */
@@ -298,6 +303,10 @@ static const struct {
     {"run", "global_template", "chatml", {NULL}},
     {"rlvr", "response_length", "24", {NULL}},
     {"rlvr", "adv_estimator", "grpo", {NULL}},
+    {"rlvr", "lambd", "0.5", {CRITIC}},
+    {"rlvr", "value_clip", "0.5", {CRITIC}},
+    {"rlvr", "reward_pretrain", "larger", {CRITIC}},
+    {"model_args", "model_type", "trl", {NULL}}, /* of actor_train: a note */
     {"rlvr", "gamma", "0.5", {NULL}},
     {"rlvr", "val_adapter", "there", {"val_only=true"}},
     {"rlvr", "multi_objective_aggregation", "normalize_then_sum", {"adv_estimator=grpo"}},

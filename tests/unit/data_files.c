@@ -87,7 +87,8 @@ static void progress(void **state)
     cr_reward_config rewards[] = {{.domain = (char[]){"a"}}, {.domain = (char[]){"b"}}};
     const cr_config config = {.rewards = rewards, .num_rewards = 2};
     cr_moments moments[] = {{1, 2, 3}, {4, 5, 6}};
-    cr_learning learning = {.config = &config, .updates = 7, .kl_coef = 0.25, .moments = moments};
+    cr_learning learning = {
+        .config = &config, .actor = {.updates = 7}, .kl_coef = 0.25, .moments = moments};
     cr_cursor cursors[] = {{1, 2, 0.25}, {3, 4, -0.5}};
     char *path = cr_path_join(temp_folder, "pipeline.json");
     cr_err err = {0};
@@ -96,11 +97,11 @@ static void progress(void **state)
     if (cr_progress_write(path, 5, &learning, cursors, &err) != CR_OK) fail_msg("%s", err.msg);
     memset(moments, 0, sizeof moments);
     memset(cursors, 0, sizeof cursors);
-    learning.updates = 0;
+    learning.actor.updates = 0;
     learning.kl_coef = 0;
     if (cr_progress_read(path, &learning, cursors, &err) != CR_OK) fail_msg("%s", err.msg);
     assert_true(cursors[0].epoch == 1 && cursors[0].next == 2 && cursors[1].epoch == 3 &&
-                cursors[1].next == 4 && learning.updates == 7);
+                cursors[1].next == 4 && learning.actor.updates == 7);
     check_near(cursors[0].deficit, 0.25, 0);
     check_near(cursors[1].deficit, -0.5, 0);
     check_near(learning.kl_coef, 0.25, 0);
