@@ -23,6 +23,7 @@
     X(init)                \
     X(export)              \
     X(report)              \
+    X(replay)              \
     X(bisect)              \
     X(eval)                \
     X(serve)               \

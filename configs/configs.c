@@ -371,6 +371,7 @@ void cr_config_free(cr_config *c)
                            c->resume,
                            c->global_template,
                            c->val_adapter,
+                           c->rollouts_from,
                            c->device,
                            c->sft.prompt_key,
                            c->sft.response_key,

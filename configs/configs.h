@@ -118,7 +118,7 @@ typedef struct cr_config {
     char *device; /* "cpu" or "cuda"; of a resumed run that of the run before, unless given */
     int64_t num_gpus_per_node;       /* 0: not given */
     int64_t max_failed_reward_steps; /* in a row that train nothing, before the run ends; 0: any */
-    char *resume;                    /* NULL: no; "": the newest; else a path */
+    char *resume, *rollouts_from; /* NULL: no; "": the newest; a path. Whose samples are learned */
     int64_t rollout_batch_size, group_size, prompt_length, sequence_length, max_running_requests;
     int64_t val_prompt_length; /* prompt_length, if it is not given */
     int64_t model_update_frequency;

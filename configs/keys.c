@@ -148,6 +148,7 @@ const cri_key cri_keys[] = {
     B("rlvr", "val_only", "false",
       "pipeline: croll eval"), /* croll's own, as verl's, and the next */
     T("rlvr", "val_adapter", NULL, "engine: of croll eval"),
+    T("rlvr", "rollouts_from", NULL, "pipeline: samples of another run"), /* croll's own */
     I("rlvr", "rollout_batch_size", "128", "1", "rollouts"),
     I("rlvr", "num_return_sequences_in_group", "1", "1", "rollouts"),
     NONE("rlvr", "is_num_return_sequences_expand",

@@ -606,6 +606,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
 
     c->val_only = cri_flag_of(root, "val_only");
     c->val_adapter = cri_text_of(root, "val_adapter");
+    c->rollouts_from = cri_text_of(root, "rollouts_from");
     derive_lengths(c, root, d);
     derive_models(c, root, d);
     cri_fix_pure_opd(c, root, d);
@@ -636,6 +637,11 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
         check_val_only(c, d);
         return;
     }
+    if (c->rollouts_from && c->has_validation)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "rollouts_from"),
+                    "samples are those of %s, no engine is started: there is no validation "
+                    "(validation=null)",
+                    c->rollouts_from);
     check_algorithm(c, root, d);
     check_groups(c, d);
     cri_check_loss(c, d);

@@ -31,6 +31,7 @@ const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config)
 
     if (config->kind == CR_PIPELINE_SFT) return kind->sft_name ? w : NULL;
     if (config->val_only) return kind->task == CR_TASK_GENERATE ? w : NULL;
+    if (config->rollouts_from && kind->task == CR_TASK_GENERATE) return NULL;
     if (kind->task == CR_TASK_TRAIN || kind->task == CR_TASK_GENERATE) return w;
     return w->is_needed && !w->service.url && !w->is_of_trainer ? w : NULL;
 }

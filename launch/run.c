@@ -227,6 +227,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     if (hosts->list)
         CR_TRY(cr_heartbeat_start(&run->endpoint.args, CR_LAUNCHER, NULL, &run->word, err));
     CR_TRY(start_actors(run, err));
+    if (config->rollouts_from) return CR_OK; /* nothing is asked of rewards */
     CR_TRY(cr_judges_start(&run->judges, config, run->config_path, run->self_path, err));
     return cr_reward_workers_start(&run->rewards, config, run->config_path, run->self_path,
                                    run->endpoint.prefix, err);

@@ -25,6 +25,8 @@
 #include "samples/protocol.h"
 #include "scorers/reward_workers.h"
 
+struct cr_rollout;
+
 typedef struct cr_run {
     const cr_config *config; /* borrowed */
     const cr_hosts *hosts;   /* borrowed */
@@ -56,6 +58,11 @@ typedef struct cr_run {
     /* what the pipeline does while it waits for a reply, or NULL: must not wait itself */
     cr_status (*on_wait)(void *context, cr_err *err);
     void *on_wait_context;
+    int64_t end_step; /* the last step is the one before it */
+    /* what is done to recorded samples (rollouts_from) before they are learned, or NULL */
+    cr_status (*edit)(void *context, const cr_config *config, struct cr_rollout *rollout,
+                      cr_err *err);
+    void *edit_context;
     cr_tracker *tracker;
     cr_view *view;
     int log_fd;

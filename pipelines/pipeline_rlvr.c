@@ -14,6 +14,7 @@
 #include "pipelines/eval/eval.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/progress.h"
+#include "pipelines/replay/recorded.h"
 #include "pipelines/saver.h"
 #include "pipelines/validation.h"
 #include "pipelines/verdicts.h"
@@ -212,7 +213,7 @@ static cr_status load(rlvr *s, cr_err *err)
         CR_TRY(load_files(s, &s->validation, &s->c->validation, s->c->val_prompt_length, err));
     if (s->c->val_only) return check_rewards(s, err);
     CR_TRY(split_domains(s, err));
-    CR_TRY(check_rewards(s, err));
+    if (!s->c->rollouts_from) CR_TRY(check_rewards(s, err));
     cr_learning_init(&s->learning, s->c);
     return open_scored(s, err);
 }
@@ -316,7 +317,7 @@ static cr_status renew_engines(rlvr *s, int64_t step, cr_metrics *m, cr_err *err
 {
     double start = cr_now_s();
 
-    if (step < s->num_synced) return CR_OK;
+    if (step < s->num_synced || s->c->rollouts_from) return CR_OK;
     s->num_synced = step + 1;
     if (step % s->c->model_update_frequency == 0 || step == s->run->first_step) {
         CR_TRY(sync_weights(s, m, err));
@@ -346,6 +347,22 @@ static cr_status begin_rollout(rlvr *s, int64_t step, cr_err *err)
     return cr_rollouts_begin(s->run, &args, &s->ahead, err);
 }
 
+/* The samples that another run had in this step (rollouts_from). */
+static cr_status take_recorded(rlvr *s, int64_t step, cr_rollout *rollout, cr_metrics *m,
+                               cr_err *err)
+{
+    double at = cr_now_s();
+    const char *folder = s->c->rollouts_from;
+
+    CR_TRY(cr_recorded_rollout(folder, step, s->c, &s->data, rollout, err));
+    if (s->run->edit) CR_TRY(s->run->edit(s->run->edit_context, s->c, rollout, err));
+    cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
+    if (s->c->is_async)
+        cr_metrics_set(m, rollout->samples[0].version < s->learning.actor.updates,
+                       "scheduler/off_policy_ratio");
+    return CR_OK;
+}
+
 /* The rollout of this step; if the engines may go on, that of the next one begins. */
 static cr_status take_rollout(rlvr *s, int64_t step, bool is_next_begun, cr_rollout *rollout,
                               cr_metrics *m, cr_err *err)
@@ -353,6 +370,7 @@ static cr_status take_rollout(rlvr *s, int64_t step, bool is_next_begun, cr_roll
     bool is_old = s->ahead; /* by one step */
     double at;
 
+    if (s->c->rollouts_from) return take_recorded(s, step, rollout, m, err);
     if (!is_old) CR_TRY(renew_engines(s, step, m, err));
     at = cr_now_s();
     if (!is_old) CR_TRY(begin_rollout(s, step, err));
@@ -371,7 +389,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     cr_run *run = s->run;
     double start = cr_now_s();
     cr_rollout rollout = {0};
-    bool is_last = step == s->c->max_steps - 1;
+    bool is_last = step == run->end_step - 1;
 
     *is_saved = is_last || cr_run_should_stop() || (step > 0 && step % s->c->save_steps == 0);
     CR_TRY_GOTO(out, take_rollout(s, step, s->c->is_async && !*is_saved, &rollout, m, err));
@@ -412,6 +430,21 @@ static cr_status open_pipeline(const cr_config *config, void **out, cr_err *err)
     return load(s, err);
 }
 
+/* The steps to come have samples; each file is read in its step. */
+static cr_status check_recorded(const rlvr *s, cr_err *err)
+{
+    for (int64_t step = s->run->first_step; step < s->run->end_step && err->status == CR_OK;
+         step++) {
+        char *path = cr_recorded_path(s->c->rollouts_from, step);
+        if (!cr_file_exists(path))
+            cr_fail(err, CR_EABSENT,
+                    "rollouts_from: %s is not there: it has no samples of step %lld", path,
+                    (long long)step);
+        cr_free(path);
+    }
+    return err->status;
+}
+
 static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_path, cr_err *err)
 {
     rlvr *s = pipeline;
@@ -420,7 +453,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
 
     s->saver.run = s->run = run;
     s->saver.data = &s->data;
-    CR_TRY(check_judges(s, err));
+    CR_TRY(s->c->rollouts_from ? check_recorded(s, err) : check_judges(s, err));
     if (s->c->val_only) return cr_evaluate(run, &s->validation, err);
     for (int r = 0; r < CR_NUM_ROLES; r++)
         if (s->learning.services[r])
@@ -430,11 +463,11 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     if (resume_path) CR_TRY(resume(s, resume_path, err));
     run->on_wait = poll_ahead;
     run->on_wait_context = s;
-    for (run->step = run->first_step; run->step < s->c->max_steps && err->status == CR_OK;
+    for (run->step = run->first_step; run->step < run->end_step && err->status == CR_OK;
          run->step++) {
         cr_metrics_clear(&m);
         if (one_step(s, run->step, &m, &is_saved, err) == CR_OK && is_saved &&
-            run->step < s->c->max_steps - 1)
+            run->step < run->end_step - 1)
             cr_note(cr_run_stopped(run, err));
     }
     cr_metrics_free(&m);

@@ -41,7 +41,9 @@ static cr_status add_numbers(cr_buf *out, cr_outcome outcome, const char *detail
     const char *status = cr_outcome_name(outcome);
 
     if (outcome == CR_OUTCOME_OK) {
-        cr_buf_addf(out, "\"score\":%.9g,\"reward\":", score);
+        cr_buf_adds(out, "\"score\":");
+        CR_TRY(cr_json_add_double(out, score, err));
+        cr_buf_adds(out, ",\"reward\":");
         CR_TRY(cr_json_add_double(out, reward, err));
     } else {
         cr_buf_adds(out, "\"score\":null,\"reward\":null");

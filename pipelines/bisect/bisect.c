@@ -150,7 +150,7 @@ typedef struct search {
     int64_t step;
 } search;
 
-static void found(search *s, phase of, const char *sample, const cri_place *at)
+static void found(search *s, phase of, const char *sample, const cri_difference *at)
 {
     cr_bisect_result *r = s->out;
 
@@ -164,7 +164,7 @@ static void found(search *s, phase of, const char *sample, const cri_place *at)
 }
 
 /* The earliest phase of which a member of two lines differs; false: no later one than *limit does. */
-static bool line_differs(json_t *a, json_t *b, double tolerance, phase *limit, cri_place *at)
+static bool line_differs(json_t *a, json_t *b, double tolerance, phase *limit, cri_difference *at)
 {
     json_t *both[2] = {a, b};
     bool is_found = false;
@@ -175,7 +175,7 @@ static bool line_differs(json_t *a, json_t *b, double tolerance, phase *limit, c
         json_object_foreach(both[from], name, value)
         {
             phase of = ADVANTAGE;
-            cri_place here = {.path = ""};
+            cri_difference here = {.path = ""};
             for (size_t i = 0; i < CR_COUNT(members); i++)
                 if (strcmp(members[i].member, name) == 0) of = members[i].of;
             if (of >= *limit) continue;
@@ -192,7 +192,8 @@ static bool line_differs(json_t *a, json_t *b, double tolerance, phase *limit, c
 }
 
 /* A line that is not JSON, or that no value tells from the other's. */
-static void put_byte(const char *const line[2], const size_t num[2], size_t number, cri_place *at)
+static void put_byte(const char *const line[2], const size_t num[2], size_t number,
+                     cri_difference *at)
 {
     size_t i = 0;
     char *text[2] = {at->a, at->b};
@@ -209,7 +210,7 @@ static void put_byte(const char *const line[2], const size_t num[2], size_t numb
 
 /* Lines number (from 1) of both; NULL: absent. is_first: the earliest so far of *limit. */
 static void compare_lines(const char *const line[2], const size_t num[2], size_t number,
-                          double tolerance, phase *limit, char sample[32], cri_place *at)
+                          double tolerance, phase *limit, char sample[32], cri_difference *at)
 {
     json_t *of[2] = {NULL, NULL};
     cr_err ignored = {0};
@@ -238,7 +239,7 @@ static cr_status samples_differ(search *s, bool is_validation, cr_err *err)
     cr_buf text[2] = {{0}, {0}};
     size_t at[2] = {0, 0}, number = 0;
     phase limit = METRICS;
-    cri_place place = {.path = ""};
+    cri_difference place = {.path = ""};
     char sample[32] = "";
 
     for (int k = 0; k < 2; k++)
@@ -284,7 +285,7 @@ static void metrics_differ(search *s, const char *step)
         json_t *value;
         json_object_foreach(line[from], name, value)
         {
-            cri_place at = {.path = ""};
+            cri_difference at = {.path = ""};
             snprintf(at.path, sizeof at.path, "%s", name);
             if (!is_compared(name) || s->out->is_found ||
                 !cri_values_differ(json_object_get(line[0], name), json_object_get(line[1], name),
@@ -299,7 +300,7 @@ static cr_status checkpoint_differs(search *s, cr_err *err)
 {
     char *folder[2];
     bool is_found = false, is_in_both = true;
-    cri_place at = {.path = ""};
+    cri_difference at = {.path = ""};
 
     for (int k = 0; k < 2; k++) {
         char *manifest;
@@ -309,8 +310,8 @@ static cr_status checkpoint_differs(search *s, cr_err *err)
         cr_free(manifest);
     }
     if (is_in_both) {
-        cr_note(
-            cri_saved_differ((const char *const *)folder, s->args->tolerance, &is_found, &at, err));
+        cr_note(cri_saved_differ((const char *const *)folder, /*has_state=*/true,
+                                 s->args->tolerance, &is_found, &at, err));
         s->out->num_checkpoints++;
     }
     if (is_found) found(s, CHECKPOINT, "", &at);

@@ -74,7 +74,7 @@ static const char *param_at(json_t *index, uint64_t element, uint64_t *first)
 }
 
 static void put_element(const pair *p, json_t *index, const char *file, size_t element,
-                        cri_place *at)
+                        cri_difference *at)
 {
     uint64_t first = 0;
     const char *param = param_at(index, element, &first);
@@ -93,7 +93,7 @@ static void put_element(const pair *p, json_t *index, const char *file, size_t e
 }
 
 static bool elements_differ(const pair *p, json_t *index, const char *file, double tolerance,
-                            cri_place *at)
+                            cri_difference *at)
 {
     size_t num = p->num_bytes[p->num_bytes[0] > p->num_bytes[1]] / sizeof(float);
 
@@ -110,7 +110,7 @@ static bool elements_differ(const pair *p, json_t *index, const char *file, doub
     return false;
 }
 
-static void put_bytes(const pair *p, const char *file, size_t byte, cri_place *at)
+static void put_bytes(const pair *p, const char *file, size_t byte, cri_difference *at)
 {
     char *text[2] = {at->a, at->b};
 
@@ -125,7 +125,7 @@ static void put_bytes(const pair *p, const char *file, size_t byte, cri_place *a
 /* ---- tensors ---- */
 
 static cr_status tensor_differs(const cr_tensor *a, const cr_tensor *b, double tolerance,
-                                bool *is_found, cri_place *at, const char *file, cr_err *err)
+                                bool *is_found, cri_difference *at, const char *file, cr_err *err)
 {
     const cr_tensor *both[2] = {a, b};
     char *text[2] = {at->a, at->b};
@@ -162,7 +162,7 @@ static cr_status tensor_differs(const cr_tensor *a, const cr_tensor *b, double t
 }
 
 static cr_status tensors_differ(char *const path[2], const char *file, double tolerance,
-                                bool *is_found, cri_place *at, cr_err *err)
+                                bool *is_found, cri_difference *at, cr_err *err)
 {
     cr_tensors *of[2] = {NULL, NULL};
 
@@ -208,7 +208,7 @@ static kind kind_of(const char *name)
 }
 
 static cr_status json_differs(const pair *p, const char *file, double tolerance, bool *is_found,
-                              cri_place *at, cr_err *err)
+                              cri_difference *at, cr_err *err)
 {
     json_t *of[2] = {NULL, NULL};
 
@@ -237,7 +237,7 @@ static json_t *index_beside(const char *path)
 }
 
 static cr_status file_differs(char *const path[2], const char *file, double tolerance,
-                              bool *is_found, cri_place *at, cr_err *err)
+                              bool *is_found, cri_difference *at, cr_err *err)
 {
     kind of = kind_of(file);
     json_t *index = NULL;
@@ -272,7 +272,7 @@ static bool is_inside(const char *name)
 }
 
 static cr_status kind_differs(const char *const folder[2], json_t *const files[2], kind of,
-                              double tolerance, bool *is_found, cri_place *at, cr_err *err)
+                              double tolerance, bool *is_found, cri_difference *at, cr_err *err)
 {
     for (int from = 0; from < 2; from++) {
         const char *name;
@@ -303,8 +303,8 @@ static cr_status kind_differs(const char *const folder[2], json_t *const files[2
     return CR_OK;
 }
 
-cr_status cri_saved_differ(const char *const folder[2], double tolerance, bool *is_found,
-                           cri_place *at, cr_err *err)
+cr_status cri_saved_differ(const char *const folder[2], bool has_state, double tolerance,
+                           bool *is_found, cri_difference *at, cr_err *err)
 {
     json_t *manifest[2] = {NULL, NULL}, *files[2];
 
@@ -316,7 +316,7 @@ cr_status cri_saved_differ(const char *const folder[2], double tolerance, bool *
         CR_TRY_GOTO(out, err->status);
         files[k] = json_object_get(manifest[k], "files");
     }
-    for (kind of = STATE; of < KINDS && !*is_found; of++)
+    for (kind of = has_state ? STATE : FIRST_MOMENTS; of < KINDS && !*is_found; of++)
         CR_TRY_GOTO(out, kind_differs(folder, files, of, tolerance, is_found, at, err));
 out:
     json_decref(manifest[0]);

@@ -39,14 +39,14 @@ static bool leaf_differs(json_t *a, json_t *b, double tolerance)
 }
 
 /* ".member", without the dot at the beginning and after a file's name. */
-static void add_member(cri_place *at, size_t n, const char *name)
+static void add_member(cri_difference *at, size_t n, const char *name)
 {
     bool has_dot = n > 0 && at->path[n - 1] != ' ';
 
     snprintf(at->path + n, sizeof at->path - n, "%s%s", has_dot ? "." : "", name);
 }
 
-static bool objects_differ(json_t *a, json_t *b, double tolerance, cri_place *at)
+static bool objects_differ(json_t *a, json_t *b, double tolerance, cri_difference *at)
 {
     size_t n = strlen(at->path);
     const char *name;
@@ -66,7 +66,7 @@ static bool objects_differ(json_t *a, json_t *b, double tolerance, cri_place *at
     return false;
 }
 
-static bool arrays_differ(json_t *a, json_t *b, double tolerance, cri_place *at)
+static bool arrays_differ(json_t *a, json_t *b, double tolerance, cri_difference *at)
 {
     size_t n = strlen(at->path), num_a = json_array_size(a), num_b = json_array_size(b);
 
@@ -79,7 +79,7 @@ static bool arrays_differ(json_t *a, json_t *b, double tolerance, cri_place *at)
     return false;
 }
 
-bool cri_values_differ(json_t *a, json_t *b, double tolerance, cri_place *at)
+bool cri_values_differ(json_t *a, json_t *b, double tolerance, cri_difference *at)
 {
     if (json_is_object(a) && json_is_object(b)) return objects_differ(a, b, tolerance, at);
     if (json_is_array(a) && json_is_array(b)) return arrays_differ(a, b, tolerance, at);

@@ -1,4 +1,4 @@
-/* values.h -- where two values of JSON differ first (pipelines/bisect/ only). */
+/* values.h -- where two values of JSON differ first (pipelines/ only). */
 #ifndef CR_BISECT_VALUES_H
 #define CR_BISECT_VALUES_H
 
@@ -7,14 +7,14 @@
 enum { CRI_TEXT_BYTES = 80 };
 
 /* A place in both values, and what is there: "absent" for what one of them does not have, long texts cut. */
-typedef struct cri_place {
+typedef struct cri_difference {
     char path[256], a[CRI_TEXT_BYTES], b[CRI_TEXT_BYTES];
-} cri_place;
+} cri_difference;
 
 /* tolerance: numbers that are not integers may differ by this share of the larger one; 0: not at all. Arrays are compared
  * element by element, objects in the order of a, then what only b has. at->path is appended to, as ".member" and
  * "[index]"; a or b NULL: it is absent. False: they are equal, and *at is as it was. */
-bool cri_values_differ(json_t *a, json_t *b, double tolerance, cri_place *at);
+bool cri_values_differ(json_t *a, json_t *b, double tolerance, cri_difference *at);
 /* Whether two numbers differ by more than the tolerance; NaN and infinity are equal to themselves alone. */
 bool cri_numbers_differ(double a, double b, double tolerance);
 

@@ -325,6 +325,9 @@ cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err
         cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
     status = cr_run_open(&run, config, config_path, &hosts, &endpoint, first_step, err);
+    run.end_step = args->end_step ? args->end_step : config->max_steps;
+    run.edit = args->edit;
+    run.edit_context = args->edit_context;
     if (changes) cr_log(CR_LOG_WARN, "run", "%s", changes);
     if (strcmp(cr_device_of_run(config), config->device) != 0)
         cr_log(CR_LOG_WARN, "run",

@@ -9,10 +9,18 @@
 #include "configs/configs.h"
 #include "launch/hosts.h"
 
+struct cr_rollout;
+
 typedef struct cr_start_args {
     bool should_overwrite; /* a folder that holds a run */
     cr_hosts_args hosts;
     const char *network; /* between them, or NULL: it is found out */
+    int64_t
+        end_step; /* the run ends after the step before this one, which is saved; 0: max_steps */
+    /* changes to recorded samples (rollouts_from) before anything is learned from them; NULL: none */
+    cr_status (*edit)(void *context, const cr_config *config, struct cr_rollout *rollout,
+                      cr_err *err);
+    void *edit_context;
 } cr_start_args;
 
 /* `croll run`. */

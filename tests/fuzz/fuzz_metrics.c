@@ -1,17 +1,35 @@
 /* fuzz_metrics.c -- arbitrary bytes as metrics.jsonl and, after a NUL, as samples of a rollout: what a
  * resumed run keeps are lines of steps before it, run.html is written, and samples can be scored again or are no samples. */
 #include "base/json.h"
+#include "pipelines/replay/recorded.h"
 #include "reports/report.h"
 #include "reports/tracker.h"
+#include "samples/messages.h"
 #include "scorers/compare/recorded.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* A line as a sample that is trained on again. */
+static void train_again(const cr_config *config, const char *text, size_t num)
+{
+    cr_sample sample = {0};
+    json_t *line = NULL;
+    cr_err err = {0};
+
+    if (cr_json_parse_integers(text, num, NULL, CR_JSON_EXACT, &line, &err) == CR_OK &&
+        cr_recorded_sample(line, config, &sample, &err) == CR_OK)
+        CR_CHECK(sample.num_rewards > 0 && sample.detail, "%.*s", (int)num, text);
+    cr_sample_free(&sample);
+    json_decref(line);
+}
+
 /* Each line as a sample that is scored again: the line for the program is one line of JSON with its id. */
 static void score_again(void)
 {
+    cr_reward_config rewards[] = {{.domain = (char[]){"a"}}, {.domain = (char[]){"b"}}};
+    const cr_config config = {.rewards = rewards, .num_rewards = CR_COUNT(rewards)};
     char *path = cr_path_join(fuzz_folder, "rollouts/step-000000.jsonl");
     cr_buf text = {0}, line = {0};
     cr_err ignored = {0};
@@ -34,6 +52,7 @@ static void score_again(void)
         }
         json_decref(root);
         cr_recorded_free(&r);
+        train_again(&config, from, n);
     }
     cr_buf_free(&text);
     cr_buf_free(&line);

@@ -209,7 +209,8 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->exchange.url), SHOW(c->exchange.prefix), SHOW(c->exchange.ca_file);
     SHOW(c->exchange.timeout), SHOW(c->exchange.cert_file), SHOW(c->exchange.key_file),
         SHOW(c->collective_timeout);
-    SHOW(c->reward_timeout), SHOW(c->rpc_timeout), SHOW(c->val_only), SHOW(c->val_adapter);
+    SHOW(c->reward_timeout), SHOW(c->rpc_timeout), SHOW(c->val_only), SHOW(c->val_adapter),
+        SHOW(c->rollouts_from);
 }
 
 /* ---- files where keys apply ---- */
@@ -309,6 +310,7 @@ static const struct {
     {"model_args", "model_type", "trl", {NULL}}, /* of actor_train: a note */
     {"rlvr", "gamma", "0.5", {NULL}},
     {"rlvr", "val_adapter", "there", {"val_only=true"}},
+    {"rlvr", "rollouts_from", "there", {"validation=null"}},
     {"rlvr", "multi_objective_aggregation", "normalize_then_sum", {"adv_estimator=grpo"}},
     {"filter", "enabled", "true", {NULL}},
     {"rlvr", "val_prompt_length", "24", {"val_prompt_length=20", "val_sequence_length=40"}},

@@ -1,0 +1,399 @@
+/* replay.c -- see replay.h. */
+#include "pipelines/replay/replay.h"
+#include "configs/configs.h"
+#include "pipelines/bisect/saved.h"
+#include "pipelines/checkpoint.h"
+#include "pipelines/replay/recorded.h"
+#include "pipelines/start/start.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct replay {
+    const cr_replay_args *args;
+    cr_config config; /* of the run */
+    char *file, *out; /* its config.yaml (owned), and the folder of the replay (owned) */
+    /* changes, borrowed from args */
+    cr_words keys, rewards;
+} replay;
+
+static void replay_free(replay *r)
+{
+    cr_config_free(&r->config);
+    cr_words_free(&r->keys);
+    cr_words_free(&r->rewards);
+    cr_free(r->file);
+    cr_free(r->out);
+}
+
+/* ---- what is asked for ---- */
+
+static cr_status load_config(const char *file, const cr_words *words, cr_config *config,
+                             cr_err *err)
+{
+    cr_diagnostics d = {0};
+
+    cr_note(cr_config_load(file, words->word, words->num, config, &d, err));
+    if (err->status != CR_OK) cr_diagnostics_print(&d); /* notes were the run's */
+    cr_diagnostics_free(&d);
+    return err->status;
+}
+
+/* "reward.ID=X"; false: it is a key of the file. */
+static bool reward_of(const char *change, uint64_t *id, double *reward)
+{
+    const char *text = change + 7;
+    char *end;
+
+    if (strncmp(change, "reward.", 7) != 0 || strspn(text, "0123456789abcdef") != 16 ||
+        text[16] != '=')
+        return false;
+    *id = strtoull(text, NULL, 16);
+    *reward = strtod(text + 17, &end);
+    return end > text + 17 && !*end && fabs(*reward) <= CR_SCORE_LIMIT;
+}
+
+static cr_status sort_changes(replay *r, cr_err *err)
+{
+    for (size_t i = 0; i < r->args->changes.num; i++) {
+        const char *word = r->args->changes.word[i];
+        uint64_t id;
+        double reward;
+        if (reward_of(word, &id, &reward))
+            cr_words_add(&r->rewards, word);
+        else if (strncmp(word, "reward.", 7) == 0 || !strchr(word, '='))
+            return cr_fail(err, CR_EUSAGE,
+                           "'%s' is neither reward.ID=X (ID: 16 hexadecimal digits of a sample; X "
+                           "within +-%g) nor key=value",
+                           word, CR_SCORE_LIMIT);
+        else
+            cr_words_add(&r->keys, word);
+    }
+    return CR_OK;
+}
+
+static char *default_out(const char *run, int64_t step)
+{
+    char *name = cr_strdup(run), *slash;
+    size_t n = strlen(name);
+    char *out;
+
+    while (n > 1 && name[n - 1] == '/')
+        name[--n] = 0;
+    slash = strrchr(name, '/');
+    out = cr_asprintf("output/replay/%s-step-%lld", slash ? slash + 1 : name, (long long)step);
+    cr_free(name);
+    return out;
+}
+
+/* A folder that is not there, or of another replay, which is removed. */
+static cr_status clear_out(const replay *r, cr_err *err)
+{
+    char *path = cr_path_join(r->out, "config.yaml");
+    cr_config of = {0};
+    const cr_words none = {0};
+
+    if (!cr_dir_exists(r->out)) goto out;
+    if (!r->args->should_overwrite) {
+        cr_fail(err, CR_ECONFIG,
+                "%s is there (--overwrite replaces a replay, --out DIR names "
+                "another folder)",
+                r->out);
+    } else if (load_config(path, &none, &of, err) == CR_OK) {
+        if (of.rollouts_from)
+            cr_note(cr_remove_tree(r->out, err));
+        else
+            cr_fail(err, CR_ECONFIG, "%s is not the folder of a replay: --overwrite leaves it",
+                    r->out);
+        cr_config_free(&of);
+    }
+out:
+    cr_free(path);
+    return err->status;
+}
+
+static cr_status open(replay *r, cr_err *err)
+{
+    const cr_words none = {0};
+    char *samples = cr_recorded_path(r->args->run, r->args->step);
+
+    r->file = cr_path_join(r->args->run, "config.yaml");
+    r->out = r->args->out ? cr_strdup(r->args->out) : default_out(r->args->run, r->args->step);
+    CR_TRY_GOTO(out, sort_changes(r, err));
+    if (!cr_file_exists(r->file))
+        cr_fail(err, CR_EUSAGE, "%s is not a folder of a run: it has no config.yaml", r->args->run);
+    else
+        cr_note(load_config(r->file, &none, &r->config, err));
+    CR_TRY_GOTO(out, err->status);
+    if (r->config.kind != CR_PIPELINE_RLVR || r->config.val_only)
+        cr_fail(err, CR_EUSAGE, "%s is not an rlvr run: there are no samples to train on again",
+                r->args->run);
+    else if (!cr_file_exists(samples))
+        cr_fail(err, CR_EUSAGE, "%s is not there: the run has no samples of step %lld", samples,
+                (long long)r->args->step);
+    else
+        cr_note(clear_out(r, err));
+out:
+    cr_free(samples);
+    return err->status;
+}
+
+/* ---- the steps ---- */
+
+static cr_status edit(void *context, const cr_config *config, cr_rollout *rollout, cr_err *err)
+{
+    const cr_words *rewards = context;
+
+    (void)config;
+    for (size_t i = 0; i < rewards->num; i++) {
+        uint64_t id = 0;
+        double reward = 0;
+        size_t k = 0;
+        CR_CHECK(reward_of(rewards->word[i], &id, &reward), "%s", rewards->word[i]);
+        while (k < rollout->num_samples && rollout->samples[k].id != id)
+            k++;
+        if (k == rollout->num_samples)
+            return cr_fail(err, CR_EUSAGE, "%s: the step has no such sample", rewards->word[i]);
+        rollout->samples[k].outcome = CR_OUTCOME_OK;
+        rollout->samples[k].reward = rollout->samples[k].score = reward;
+    }
+    return CR_OK;
+}
+
+/* KEY="TEXT"; owned by the caller. */
+static char *text_word(const char *key, const char *text)
+{
+    cr_buf word = {0};
+
+    cr_buf_addf(&word, "%s=", key);
+    cr_json_add_string(&word, text, strlen(text));
+    return word.data;
+}
+
+/* Steps up to end - 1 into the folder `out`, from a checkpoint or from the beginning (NULL). */
+static cr_status train(const replay *r, const char *from, int64_t end, const char *out,
+                       bool is_changed, cr_err *err)
+{
+    static const char *const fixed[] = {"validation=null", "checkpoint_config=null",
+                                        "track_with=none", "logging_dir=null"};
+    char *own[] = {text_word("output_dir", out), text_word("rollouts_from", r->args->run),
+                   from ? text_word("resume_from_checkpoint", from)
+                        : cr_strdup("resume_from_checkpoint=false"),
+                   cr_asprintf("save_steps=%lld", (long long)r->config.max_steps),
+                   text_word("device", r->args->device ? r->args->device : r->config.device)};
+    const cr_start_args start = {.hosts = r->args->hosts,
+                                 .end_step = end,
+                                 .edit = is_changed && r->rewards.num ? edit : NULL,
+                                 .edit_context = (void *)(uintptr_t)&r->rewards};
+    cr_words words = {0};
+    cr_config config = {0};
+
+    for (size_t i = 0; i < CR_COUNT(fixed); i++)
+        cr_words_add(&words, fixed[i]);
+    for (size_t i = 0; i < CR_COUNT(own); i++)
+        cr_words_add(&words, own[i]);
+    for (size_t i = 0; is_changed && i < r->keys.num; i++)
+        cr_words_add(&words, r->keys.word[i]);
+    if (load_config(r->file, &words, &config, err) == CR_OK) {
+        cr_envs_set(config.envs);
+        cr_note(cr_start_run(&config, &start, err));
+        cr_config_free(&config);
+    }
+    cr_words_free(&words);
+    for (size_t i = 0; i < CR_COUNT(own); i++)
+        cr_free(own[i]);
+    return err->status;
+}
+
+/* The newest whole checkpoint before a step; NULL: none. Owned by the caller. */
+static char *checkpoint_before(const replay *r, int64_t step, int64_t *of)
+{
+    size_t num;
+    uint64_t *steps = cr_checkpoint_steps(r->config.checkpoint_dir, &num);
+    char *path = NULL;
+
+    *of = -1;
+    for (size_t i = 0; i < num; i++) {
+        char *one = cr_asprintf("%s/checkpoint-%llu", r->config.checkpoint_dir,
+                                (unsigned long long)steps[i]);
+        char *master = cr_asprintf("%s/state", one), *manifest = cr_path_join(one, "manifest.json");
+        if ((int64_t)steps[i] < step && (int64_t)steps[i] > *of && cr_dir_exists(master) &&
+            cr_file_exists(manifest)) {
+            *of = (int64_t)steps[i];
+            cr_free(path);
+            path = cr_strdup(one);
+        }
+        cr_free(master);
+        cr_free(manifest);
+        cr_free(one);
+    }
+    cr_free(steps);
+    return path;
+}
+
+/* Changes count in the last step alone: the steps before it are trained in a folder of their own first. */
+static cr_status train_all(const replay *r, int64_t *from_step, cr_err *err)
+{
+    const int64_t step = r->args->step;
+    char *from = checkpoint_before(r, step, from_step), *before = cr_path_join(r->out, "before");
+
+    if (r->args->changes.num && *from_step < step - 1) {
+        cr_note(train(r, from, step, before, false, err));
+        cr_free(from);
+        from = cr_asprintf("%s/checkpoint-%lld", before, (long long)step - 1);
+    }
+    if (err->status == CR_OK) cr_note(train(r, from, step + 1, r->out, true, err));
+    cr_free(from);
+    cr_free(before);
+    return err->status;
+}
+
+/* ---- what came of it ---- */
+
+/* The line of a step, the last one if there are several; NULL: none. */
+static json_t *metrics_of(const char *folder, int64_t step)
+{
+    char *path = cr_path_join(folder, "metrics.jsonl");
+    cr_buf text = {0};
+    json_t *found = NULL;
+    cr_err ignored = {0};
+    size_t at = 0, num;
+
+    cr_note(cr_file_read(path, &text, &ignored));
+    for (const char *line; (line = cr_line_next(&text, &at, &num));) {
+        json_t *row = NULL;
+        cr_err bad = {0};
+        cr_note(cr_json_parse(line, num, NULL, &row, &bad));
+        if (json_is_integer(json_object_get(row, "step")) &&
+            json_integer_value(json_object_get(row, "step")) == step) {
+            json_decref(found);
+            found = json_incref(row);
+        }
+        json_decref(row);
+    }
+    cr_buf_free(&text);
+    cr_free(path);
+    return found;
+}
+
+/* Clocks, numbers of ranks, and what only engines and rewards know. */
+static bool is_compared(const char *name)
+{
+    static const char *const not_compared[] = {"time/", "memory/", "system/", "global_seqlen/",
+                                               "scheduler/"};
+
+    for (size_t i = 0; i < CR_COUNT(not_compared); i++)
+        if (strncmp(name, not_compared[i], strlen(not_compared[i])) == 0) return false;
+    return true;
+}
+
+typedef struct comparison {
+    size_t num_equal, num_differ;
+    json_t *changed; /* name: [recorded, replayed]; owned */
+    bool has_weights, do_weights_differ;
+    cri_difference weights; /* the first that differs */
+} comparison;
+
+static void compare_metrics(const replay *r, comparison *c)
+{
+    json_t *was = metrics_of(r->args->run, r->args->step), *is = metrics_of(r->out, r->args->step),
+           *value;
+    const char *name;
+
+    c->changed = json_object();
+    json_object_foreach(was, name, value)
+    {
+        json_t *now = json_object_get(is, name);
+        if (!is_compared(name) || !now) continue;
+        if (json_equal(value, now)) {
+            c->num_equal++;
+        } else {
+            c->num_differ++;
+            json_object_set_new(c->changed, name, json_pack("[OO]", value, now));
+        }
+    }
+    json_decref(was);
+    json_decref(is);
+}
+
+static cr_status compare_weights(const replay *r, comparison *c, cr_err *err)
+{
+    char *folder[2] = {cr_asprintf("%s/checkpoint-%lld", r->config.checkpoint_dir,
+                                   (long long)r->args->step),
+                       cr_asprintf("%s/checkpoint-%lld", r->out, (long long)r->args->step)},
+         *manifest = cr_path_join(folder[0], "manifest.json");
+
+    c->has_weights = cr_file_exists(manifest);
+    if (c->has_weights)
+        cr_note(cri_saved_differ((const char *const *)folder, /*has_state=*/false, 0,
+                                 &c->do_weights_differ, &c->weights, err));
+    for (int k = 0; k < 2; k++)
+        cr_free(folder[k]);
+    cr_free(manifest);
+    return err->status;
+}
+
+static void print_json(const replay *r, const comparison *c, int64_t from_step)
+{
+    cr_buf out = {0};
+    cr_err never = {0};
+
+    cr_buf_addf(&out, "{\"step\":%lld,\"from_checkpoint\":%lld,\"equal\":%zu,\"changed\":",
+                (long long)r->args->step, (long long)from_step, c->num_equal);
+    CR_CHECK(cr_json_add_value(&out, c->changed, &never) == CR_OK, "%s", never.msg);
+    cr_buf_addf(&out, ",\"weights\":%s",
+                !c->has_weights        ? "null"
+                : c->do_weights_differ ? "\"differ\""
+                                       : "\"equal\"");
+    cr_buf_adds(&out, ",\"out\":");
+    cr_json_add_string(&out, r->out, strlen(r->out));
+    cr_buf_addc(&out, '}');
+    puts(out.data);
+    cr_buf_free(&out);
+}
+
+static void print_text(const replay *r, const comparison *c, int64_t from_step)
+{
+    const char *name;
+    json_t *both;
+
+    printf("step %lld of %s, trained again from ", (long long)r->args->step, r->args->run);
+    if (from_step < 0)
+        printf("the beginning");
+    else
+        printf("checkpoint-%lld", (long long)from_step);
+    printf("%s\n%zu numbers equal, %zu differ\n", r->args->changes.num ? ", with changes" : "",
+           c->num_equal, c->num_differ);
+    if (c->num_differ) printf("\n  %-36s %22s %22s\n", "", "recorded", "replayed");
+    json_object_foreach(c->changed, name, both)
+        printf("  %-36s %22.17g %22.17g\n", name, json_number_value(json_array_get(both, 0)),
+               json_number_value(json_array_get(both, 1)));
+    if (c->has_weights && !c->do_weights_differ)
+        printf("weights and moments after it: equal\n");
+    else if (c->has_weights)
+        printf("weights and moments after it: the first difference is %s: %s, now %s\n",
+               c->weights.path, c->weights.a, c->weights.b);
+    printf("%s: metrics.jsonl, rollouts/, checkpoint-%lld\n", r->out, (long long)r->args->step);
+}
+
+cr_status cr_replay_run(const cr_replay_args *args, bool *differ, cr_err *err)
+{
+    replay r = {.args = args};
+    comparison c = {0};
+    int64_t from_step;
+
+    *differ = false;
+    CR_TRY_GOTO(out, open(&r, err));
+    CR_TRY_GOTO(out, train_all(&r, &from_step, err));
+    compare_metrics(&r, &c);
+    CR_TRY_GOTO(out, compare_weights(&r, &c, err));
+    *differ = c.num_differ || c.do_weights_differ;
+    args->has_json ? print_json(&r, &c, from_step) : print_text(&r, &c, from_step);
+    if (fflush(stdout) != 0) cr_fail(err, CR_EIO, "stdout is closed");
+out:
+    json_decref(c.changed);
+    replay_free(&r);
+    return err->status;
+}

@@ -1,0 +1,27 @@
+/* replay.h -- `croll replay RUN --step N`: one step of a run once more, from its files.
+ *
+ * The newest checkpoint before the step is taken, the steps since then are trained on their recorded samples (rollouts_from), and so is
+ * step N. Nothing is sampled or scored. On the same mesh and machine every number is the run's to the bit. With changes, which count in
+ * step N alone, what it would have been: loss, gradient norm, next weights.
+ */
+#ifndef CR_REPLAY_H
+#define CR_REPLAY_H
+
+#include "base/args.h"
+#include "launch/hosts.h"
+
+typedef struct cr_replay_args {
+    const char *run; /* output_dir of an rlvr run */
+    int64_t step;
+    const char *out;    /* or NULL: output/replay/NAME-step-N */
+    const char *device; /* or NULL: the file's */
+    cr_words changes;   /* "reward.ID=X" (sample ID gets this reward), or key=value of the file */
+    bool should_overwrite, has_json;
+    cr_hosts_args hosts;
+} cr_replay_args;
+
+/* Prints what was compared to stdout. *differ: a number or a weight is not the recorded one. CR_EUSAGE, CR_ECONFIG: nothing was
+ * started. */
+CR_MUST cr_status cr_replay_run(const cr_replay_args *args, bool *differ, cr_err *err);
+
+#endif
