@@ -42,7 +42,7 @@ plan qwen3-30BA3B-rlvr_fsdp2/rlvr_config.yaml "" use_remove_padding $a3 16 32
 plan qwen3-30BA3B-rlvr_fsdp2/rlvr_config_ep.yaml "" use_remove_padding $a3 32
 plan qwen3-30BA3B-sft_fsdp2/sft_config.yaml "" "" $a3 16
 plan qwen3-30BA3B-sft_fsdp2/sft_config_ep.yaml "" "" $a3 32
-plan docs_examples/example_ppo.yaml "critic" interleave_probs $q7 16
+plan docs_examples/example_ppo.yaml "" interleave_probs $q7 16
 plan qwen3-30BA3B-agentic_fsdp2/agentic_val_sokoban_30a3.yaml "train_env_manager" val_batch_size $a3 16
 plan qwen2.5-7B-agentic_megatron/agentic_val_webshop_amd.yaml "train_env_manager" val_batch_size $q7 16
 
