@@ -106,12 +106,13 @@ job killed "${keys[@]}" "$critic" critic_warmup=2 resume_from_checkpoint=true
 [ $code = 0 ] || fail "resumed: exit code $code"
 same_run killed
 
-# one sample a prompt (those without a verdict are replaced), a critic on one rank that begins as Transformers would
-words n1 "${keys[@]}" "$critic" max_steps=2 rollout_batch_size=32 num_return_sequences_in_group=1 whiten_advantages=false lambd=1 \
+# one sample a prompt (those without a verdict are replaced), a critic on one rank that begins as Transformers would and has learning rate 0
+words n1 "${keys[@]}" "$critic" max_steps=3 critic.training_args.learning_rate=0 rollout_batch_size=32 num_return_sequences_in_group=1 whiten_advantages=false lambd=1 \
     "critic.device_mapping=[0]" critic.strategy_args.strategy_config.fsdp_size=1 critic.training_args.gradient_accumulation_steps=4 \
     critic.model_args.model_type=auto_token_classification
 "${words[@]}" >$tmp/n1.log 2>&1 </dev/null || { log=$tmp/n1.log; fail "exit code $?"; }
 recomputed n1 1 false
+cmp $tmp/n1/checkpoint-1/critic/model.safetensors $tmp/n1/checkpoint-2/critic/model.safetensors || fail "a critic with learning rate 0 moves"
 
 # the plan knows it; what is wrong is said
 "$CROLL" plan "${words[@]:2}" --json 2>$tmp/plan.log >$tmp/plan </dev/null || { log=$tmp/plan.log; fail "plan: exit code $?"; }
