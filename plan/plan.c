@@ -391,7 +391,8 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     }
     s = cr_fsdp_get_stats(b->f);
     if (!out->is_train) out->max_units_alive = s.max_units_alive;
-    add_phase(out, "log-probs", bytes_of(b, w, out, &s, kept));
+    add_phase(out, cr_model_gives(b->model, CR_VALUE) ? "values" : "log-probs",
+              bytes_of(b, w, out, &s, kept));
 out:
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
         cr_free(result.of[i]);
