@@ -151,6 +151,26 @@ void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes)
     cr_buf_addc(buf, '"');
 }
 
+void cr_json_add_base64(cr_buf *buf, const void *data, size_t num_bytes)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *in = data;
+
+    cr_buf_reserve(buf, buf->num_bytes + num_bytes / 3 * 4 + 8);
+    cr_buf_addc(buf, '"');
+    for (size_t i = 0; i < num_bytes; i += 3) {
+        size_t left = num_bytes - i;
+        uint32_t bits = (uint32_t)in[i] << 16 | (left > 1 ? (uint32_t)in[i + 1] << 8 : 0) |
+                        (left > 2 ? in[i + 2] : 0);
+        char four[4] = {digits[bits >> 18], digits[bits >> 12 & 63], digits[bits >> 6 & 63],
+                        digits[bits & 63]};
+        if (left < 3) four[3] = '=';
+        if (left < 2) four[2] = '=';
+        cr_buf_add(buf, four, 4);
+    }
+    cr_buf_addc(buf, '"');
+}
+
 static cr_status check_finite(double x, cr_err *err)
 {
     if (isfinite(x)) return CR_OK;

@@ -27,6 +27,8 @@ CR_MUST cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err)
 
 /* Append to buf. Strings are escaped, UTF-8 is kept, malformed bytes become U+FFFD. */
 void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes);
+/* A string of base64, with its padding. */
+void cr_json_add_base64(cr_buf *buf, const void *data, size_t num_bytes);
 /* "%.9g" for float32 values, "%.17g" for doubles. CR_ENUMERIC if x is not finite. */
 CR_MUST cr_status cr_json_add_float(cr_buf *buf, float x, cr_err *err);
 CR_MUST cr_status cr_json_add_double(cr_buf *buf, double x, cr_err *err);

@@ -22,7 +22,8 @@ static int run(int argc, char **argv)
          "file of a run with rewards, templates and lengths (default: config.yaml of the "
          "checkpoint's run)"},
         {"data", CR_OPT_LIST, &args.data, "FILE",
-         "rows; may be given again (default: validation.data_args.file_name of the run's file)"},
+         "rows: JSON lines, a JSON array or Parquet; may be given again (default: "
+         "validation.data_args.file_name of the run's file)"},
         {"n", CR_OPT_INT, &args.num, "N",
          "samples a prompt (default: validation.generating_args.num_return_sequences)"},
         {"out", CR_OPT_STRING, &args.out, "DIR",

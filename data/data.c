@@ -1,7 +1,9 @@
 /* data.c -- see data.h. */
 #include "data/data.h"
 #include "base/digest.h"
+#include "base/limits.h"
 #include "base/rng.h"
+#include "parquet/parquet.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +55,15 @@ static void note_bad(loading *l, const cr_err *bad)
     if (l->first.status == CR_OK) l->first = *bad;
 }
 
+/* A row as it is written; `what` names it in a message. */
+static cr_status read_row(cr_row *row, const char *text, size_t num_bytes, const char *what,
+                          cr_err *err)
+{
+    CR_TRY(cr_json_parse_integers(text, num_bytes, what, CR_JSON_EXACT, &row->json, err));
+    row->text = cr_strndup(text, num_bytes);
+    return CR_OK;
+}
+
 static void load_lines(loading *l, const cr_buf *text, size_t at)
 {
     int line_number = 0;
@@ -64,8 +75,7 @@ static void load_lines(loading *l, const cr_buf *text, size_t at)
         char what[400];
         if (strspn(line, " \t\r") >= n) continue;
         snprintf(what, sizeof what, "%s:%d", l->path, line_number);
-        if (cr_json_parse_integers(line, n, what, CR_JSON_EXACT, &row.json, &bad) == CR_OK) {
-            row.text = cr_strndup(line, n);
+        if (read_row(&row, line, n, what, &bad) == CR_OK) {
             if (add_row(l, &row, &bad) != CR_OK) cr_fail_add(&bad, "%s", what);
         } else if (line_number == 1) {
             const cr_err why = bad;
@@ -106,6 +116,65 @@ static cr_status load_array(loading *l, const cr_buf *text, size_t at, cr_err *e
     return CR_OK;
 }
 
+/* All rows stay in memory: they may take what a file of JSON of their size may (a small file can hold very many). */
+static cr_status check_rows(const loading *l, int64_t num_rows, int64_t num_bytes, int64_t left,
+                            cr_err *err)
+{
+    enum { ROW_BYTES = 256 };
+
+    if (num_bytes <= left / 3 && num_rows <= (left / 3 - num_bytes) / ROW_BYTES) return CR_OK;
+    return cr_fail(
+        err, CR_EIO,
+        "%s is too large: %lld rows and %lld bytes of them as JSON, all in memory, where "
+        "%lld bytes are left",
+        l->path, (long long)num_rows, (long long)num_bytes, (long long)left);
+}
+
+static cr_status load_parquet_rows(loading *l, cr_parquet *file, cr_err *err)
+{
+    const int64_t left = cr_memory_left();
+    int64_t num_bytes = 0;
+    cr_buf line = {0};
+
+    CR_TRY(check_rows(l, cr_parquet_num_rows(file), 0, left, err));
+    for (int number = 1; cr_parquet_next(file, &line, err) == CR_OK && line.num_bytes; number++) {
+        cr_row row = {.line = number, .domain = -1};
+        cr_err bad = {0};
+        char what[400];
+        num_bytes += (int64_t)line.num_bytes;
+        CR_TRY_GOTO(out, check_rows(l, cr_parquet_num_rows(file), num_bytes, left, err));
+        snprintf(what, sizeof what, "%s: row %d", l->path, number);
+        if (read_row(&row, line.data, line.num_bytes, what, &bad) == CR_OK &&
+            add_row(l, &row, &bad) != CR_OK)
+            cr_fail_add(&bad, "%s", what);
+        if (bad.status != CR_OK) note_bad(l, &bad);
+    }
+out:
+    cr_buf_free(&line);
+    return err->status;
+}
+
+static cr_status load_parquet(loading *l, cr_err *err)
+{
+    char digest[CR_DIGEST_TEXT];
+    const char *column;
+    cr_parquet *file;
+    int64_t num;
+    uint64_t sum;
+
+    CR_TRY(cr_digest_file_and_sum(l->path, digest, &num, &sum, err));
+    l->data->sum = 31 * l->data->sum + sum;
+    CR_TRY(cr_parquet_open(l->path, &file, err));
+    cr_note(load_parquet_rows(l, file, err));
+    num = cr_parquet_num_not_finite(file, &column);
+    if (num)
+        cr_log(CR_LOG_WARN, "data",
+               "%s: %lld numbers are NaN or infinite, the first in column %s: they are null",
+               l->path, (long long)num, column);
+    cr_parquet_close(file);
+    return err->status;
+}
+
 /* Files that are no JSON text, by their first bytes, and what makes JSON of them. */
 static cr_status check_format(const char *path, const cr_buf *text, cr_err *err)
 {
@@ -114,9 +183,6 @@ static cr_status check_format(const char *path, const cr_buf *text, cr_err *err)
         size_t num;
         const char *what, *before, *after;
     } formats[] = {
-        {"PAR1", 4, "Parquet", "python3 -c \"import pandas as p; p.read_parquet('",
-         "').to_json('rows.jsonl', "
-         "orient='records', lines=True, force_ascii=False)\""},
         {"\x1f\x8b", 2, "compressed by gzip", "gunzip -c ", " > rows.jsonl"},
         {"\x28\xb5\x2f\xfd", 4, "compressed by zstd", "zstd -dc ", " > rows.jsonl"},
         {"\xfd"
@@ -138,36 +204,43 @@ static cr_status check_format(const char *path, const cr_buf *text, cr_err *err)
     return CR_OK;
 }
 
+static cr_status load_json(loading *l, cr_err *err)
+{
+    cr_buf text = {0};
+    size_t at = 0, blank;
+
+    CR_TRY(cr_file_read(l->path, &text, err));
+    CR_TRY_GOTO(out, check_format(l->path, &text, err));
+    l->data->sum = 31 * l->data->sum + cr_sum_bytes(0, text.data, text.num_bytes);
+    if (text.num_bytes >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0) {
+        cr_log(CR_LOG_INFO, "data", "%s: the byte order mark at its begin is skipped", l->path);
+        at = 3;
+    }
+    blank = text.num_bytes ? strspn(text.data + at, " \t\r\n") : 0;
+    if (at + blank < text.num_bytes && text.data[at + blank] == '[')
+        cr_note(load_array(l, &text, at, err));
+    else
+        load_lines(l, &text, at);
+out:
+    cr_buf_free(&text);
+    return err->status;
+}
+
 cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode encode, void *ctx,
                           cr_err *err)
 {
     loading l = {.data = data, .path = path, .encode = encode, .ctx = ctx};
-    cr_buf text = {0};
-    size_t at = 0, blank;
     struct stat file;
 
     if (stat(path, &file) == 0 && S_ISFIFO(file.st_mode))
         return cr_fail(err, CR_EFORMAT,
                        "%s is a pipe, a file is expected: rows are read more than once", path);
-    CR_TRY(cr_file_read(path, &text, err));
-    if (check_format(path, &text, err) != CR_OK) goto out;
-    data->sum = 31 * data->sum + cr_sum_bytes(0, text.data, text.num_bytes);
-    if (text.num_bytes >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0) {
-        cr_log(CR_LOG_INFO, "data", "%s: the byte order mark at its begin is skipped", path);
-        at = 3;
-    }
-    blank = text.num_bytes ? strspn(text.data + at, " \t\r\n") : 0;
-    if (at + blank < text.num_bytes && text.data[at + blank] == '[')
-        cr_note(load_array(&l, &text, at, err));
-    else
-        load_lines(&l, &text, at);
+    cr_note(cr_parquet_is(path) ? load_parquet(&l, err) : load_json(&l, err));
     if (l.num_bad > 1)
         cr_fail(err, l.first.status, "%s (and %zu more wrong row%s in %s)", l.first.msg,
                 l.num_bad - 1, l.num_bad > 2 ? "s" : "", path);
     else if (l.num_bad)
         cr_fail(err, l.first.status, "%s", l.first.msg);
-out:
-    cr_buf_free(&text);
     return err->status;
 }
 

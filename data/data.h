@@ -1,6 +1,6 @@
 /* data.h -- rows of ROLL's data files: load, check, assign to domains, draw in a repeatable order.
  *
- * Flow 2 of 7. A file holds one JSON object a line, or one JSON array of objects (docs/data.md); every
+ * Flow 2 of 7. A file holds one JSON object a line, one JSON array of objects, or is Parquet (docs/data.md); every
  * column of a row travels with its samples to the reward worker. Rows are read once and stay in memory
  * with their prompt's ids; all problems of a file are reported with FILE:LINE before anything starts.
  * Order: per domain, a permutation keyed by (seed, epoch), so the position of a cursor is all that a
@@ -26,7 +26,7 @@ typedef struct cr_row {
     int domain;       /* index into the caller's domains, -1: unused */
     int32_t *rewards; /* RLVR: blocks of rewards that score its samples, the domain first (owned) */
     size_t num_rewards;
-    int line;          /* in its file, or element of its array, from 1 */
+    int line;          /* in its file, or row of its array or Parquet file, from 1 */
     double difficulty; /* the column, if difficulty_loss_weight reads it */
 } cr_row;
 
@@ -40,8 +40,8 @@ typedef struct cr_dataset {
 /* Fill ids of a row from its columns. CR_EFORMAT: the row is wrong; leave ids NULL to drop it. */
 typedef cr_status (*cr_row_encode)(void *ctx, cr_row *row, cr_err *err);
 
-/* Append the rows of a file. CR_EFORMAT with FILE:LINE (of an array: FILE: row N) and the first problem
- * of each of up to ten bad rows in the log; files of another kind (Parquet, gzip, UTF-16, ..) are refused
+/* Append the rows of a file. CR_EFORMAT with FILE:LINE (of an array and of Parquet: FILE: row N) and the first problem
+ * of each of up to ten bad rows in the log; files of another kind (gzip, UTF-16, ..) are refused
  * with the command that converts them. A byte order mark is skipped. */
 CR_MUST cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode encode,
                                   void *ctx, cr_err *err);

@@ -174,26 +174,6 @@ static cr_status add_prompt_logprobs(const cr_serve_result *result, size_t promp
 
 /* ---- arrays, as lists or as base64 ---- */
 
-static void add_base64(cr_buf *out, const void *data, size_t num_bytes)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const unsigned char *in = data;
-
-    cr_buf_reserve(out, out->num_bytes + num_bytes / 3 * 4 + 8);
-    cr_buf_addc(out, '"');
-    for (size_t i = 0; i < num_bytes; i += 3) {
-        size_t left = num_bytes - i;
-        uint32_t bits = (uint32_t)in[i] << 16 | (left > 1 ? (uint32_t)in[i + 1] << 8 : 0) |
-                        (left > 2 ? in[i + 2] : 0);
-        char four[4] = {digits[bits >> 18], digits[bits >> 12 & 63], digits[bits >> 6 & 63],
-                        digits[bits & 63]};
-        if (left < 3) four[3] = '=';
-        if (left < 2) four[2] = '=';
-        cr_buf_add(out, four, 4);
-    }
-    cr_buf_addc(out, '"');
-}
-
 static cr_status check_numbers(const float *x, size_t num, cr_err *err)
 {
     for (size_t i = 0; i < num; i++)
@@ -211,7 +191,7 @@ static cr_status add_floats(const cr_serve_request *r, const char *name, const f
     cr_buf_addf(out, ",\"%s\":", name);
     if (r->wanted.is_base64) {
         CR_TRY(check_numbers(x, num, err));
-        add_base64(out, x, num * sizeof *x);
+        cr_json_add_base64(out, x, num * sizeof *x);
         return CR_OK;
     }
     cr_buf_addc(out, '[');
@@ -227,7 +207,7 @@ static void add_ints(const char *name, const int32_t *x, size_t num, cr_buf *out
 {
     if (!x) return;
     cr_buf_addf(out, ",\"%s\":", name);
-    add_base64(out, x, num * sizeof *x);
+    cr_json_add_base64(out, x, num * sizeof *x);
 }
 
 cr_status cri_add_croll_scores(const cr_serve_result *result, size_t prompt, cr_buf *out,
