@@ -103,6 +103,12 @@ ok again
 cmp $tmp/whole.out $tmp/whole/eval.json && cmp $tmp/whole/samples.jsonl $tmp/expected || fail "a finished evaluation is not repeated"
 grep -q '60 rows are in' $tmp/whole.log || fail "rows that are there: nothing is said"
 
+# the same rows as Parquet, in two row groups: the same bytes
+python3 tests/parity/parquet_bytes.py $tmp/rows.jsonl $tmp/rows.parquet 2
+evaluate parquet $model --run configs/quickstart/rlvr.yaml --data $tmp/rows.parquet --n 4
+ok parquet
+cmp $tmp/parquet/samples.jsonl $tmp/expected && cmp $tmp/parquet/eval.json $tmp/whole/eval.json || fail "rows of Parquet: other bytes"
+
 # 20 kills, whenever some rows more are there or before: nothing twice, nothing lost, the same bytes
 count() { cat $tmp/$1/samples.jsonl 2>/dev/null | wc -l; }
 kills=0

@@ -56,11 +56,16 @@ def levels(values, width):
     return struct.pack("<I", len(data)) + data
 
 
-def column(kind, reps, defs, max_rep, max_def, values, codec=0, encoding=0, level_encoding=3, page_type=0, crc=None, num=None, header={}, place={}):
+def column(kind, reps, defs, max_rep, max_def, values, codec=0, encoding=0, level_encoding=3, page_type=0, crc=None, num=None, header={}, place={}, before=b""):
     data = levels(reps, max_rep.bit_length()) + levels(defs, max_def.bit_length()) + values
     head = {1: (page_type,), 2: (len(data),), 3: (len(data),), 5: {1: (len(defs),), 2: (encoding,), 3: (level_encoding,), 4: (level_encoding,)}}
     if crc is not None: head[4] = (crc,)
-    return dict(page=thrift(head | header) + data, num=len(defs) if num is None else num, kind=kind, codec=codec, place=place)
+    return dict(page=before + thrift({k: v for k, v in (head | header).items() if v is not None}) + data, head=len(before), num=len(defs) if num is None else num, kind=kind, codec=codec, place=place)
+
+
+def other_page(kind, data, num=0):
+    """A dictionary (2) or an index (1), to go before a data page."""
+    return thrift({1: (kind,), 2: (len(data),), 3: (len(data),)} | ({7: {1: (num,), 2: (0,)}} if kind == 2 else {})) + data
 
 
 def file_of(schema, columns, num_rows, footer={}):
@@ -72,7 +77,8 @@ def file_of_groups(schema, groups, num_rows, footer={}):
     for columns, num in groups:
         chunks = []
         for c in columns:
-            meta = {1: (c["kind"],), 2: [(0,), (3,)], 3: ["x"], 4: (c["codec"],), 5: c["num"], 6: len(c["page"]), 7: len(c["page"]), 9: len(out)}
+            meta = {1: (c["kind"],), 2: [(0,), (3,)], 3: ["x"], 4: (c["codec"],), 5: c["num"], 6: len(c["page"]), 7: len(c["page"]), 9: len(out) + c["head"]}
+            if c["head"]: meta[11] = len(out)
             chunks.append({2: len(out), 3: meta} | c["place"])
             out += c["page"]
         listed.append({1: chunks, 2: len(out), 3: num})

@@ -149,7 +149,7 @@ def nested(num=9):
     return pa.table(columns)
 
 
-def chats(num=8):
+def chats(num=6):
     return pa.table(dict(
         id=[str(i) for i in range(num)],
         messages=[[{"role": "user", "content": f"{i}+{i * 7}=?"}, {"role": "assistant", "content": str(i * 8)}] for i in range(num)],
@@ -162,7 +162,7 @@ def numbers(num=700):
     r = random.Random(3)
     return pa.table(dict(
         up=pa.array([i * 3 + 10**9 for i in range(num)]), wild=pa.array([r.randrange(-2**63, 2**63) for _ in range(num)]),
-        small=pa.array([r.choice([None, 0, 5]) for _ in range(num)], pa.int32()),
+        wide=pa.array([r.randrange(-2**60, 2**60) for _ in range(num)]), small=pa.array([r.choice([None, 0, 5]) for _ in range(num)], pa.int32()),
         wild32=pa.array([r.randrange(-2**31, 2**31) for _ in range(num)], pa.int32()),
         real=pa.array([round(r.random(), 3) for _ in range(num)]), single=pa.array([round(r.random(), 2) for _ in range(num)], pa.float32())))
 
@@ -204,17 +204,19 @@ def write_pyarrow(folder):
         put(f"chats_{codec}", chats(), compression=codec)
         put(f"chats_{codec}_2", chats(4), compression=codec, data_page_version="2.0", use_dictionary=False, write_page_checksum=True)
     for encoding in ("PLAIN", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"):
-        put(f"numbers_{encoding.lower()}", numbers(50), **everything(numbers(2), encoding))
+        put(f"numbers_{encoding.lower()}", numbers(24), **everything(numbers(2), encoding))
     put("numbers_delta_2", numbers(150).drop(["real", "single"]), data_page_version="2.0", data_page_size=400, **everything(numbers(2), "DELTA_BINARY_PACKED"))
-    put("numbers_dictionary", numbers(60), compression="none")
+    put("numbers_dictionary", numbers(40), compression="none")
     for encoding in ("PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "RLE", "BYTE_STREAM_SPLIT"):
-        put(f"texts_{encoding.lower()}", texts(40), **everything(texts(2), encoding))
-    put("texts_dictionary", texts(70), dictionary_pagesize_limit=300, data_page_size=100, write_batch_size=10)
-    put("texts_pages", texts(40), data_page_size=50, write_batch_size=5, write_page_index=True, write_page_checksum=True)
+        put(f"texts_{encoding.lower()}", texts(20), **everything(texts(2), encoding))
+    put("texts_dictionary", texts(50), dictionary_pagesize_limit=300, data_page_size=100, write_batch_size=10)
+    put("texts_pages", texts(30), data_page_size=50, write_batch_size=5, write_page_index=True, write_page_checksum=True)
     put("int96", scalars(12).select(["ns", "text"]), use_deprecated_int96_timestamps=True)
     put("no_rows", chats(0), store_schema=True)
     put("no_groups", chats(0).slice(0, 0))
     put("one_row", chats(1), compression="gzip")
+    for encoding in ("DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"):
+        put(f"one_row_{encoding.lower()}", texts(1), **everything(texts(1), encoding))
     put("all_null", pa.table(dict(a=pa.nulls(9, pa.string()), b=pa.nulls(9, pa.list_(pa.int64())), c=pa.nulls(9, pa.struct([("d", pa.int8())])))))
     put("required", pa.table([pa.array([1, 2, 3]), pa.array(["a", "b", "c"])], schema=pa.schema(
         [pa.field("n", pa.int64(), nullable=False), pa.field("t", pa.string(), nullable=False)])), data_page_version="2.0")
@@ -225,8 +227,8 @@ def write_pyarrow(folder):
                               j=pa.array(['{"a": 1}', None, "[]"], pa.json_()))), store_schema=True)
     put("pandas", chats(5).append_column("__index_level_0__", pa.array(range(5))).replace_schema_metadata(
         {"pandas": "{}", "huggingface": '{"info": {"features": {}}}'}), store_schema=True)
-    put("long_run", pa.table(dict(b=[7] * 1200)), compression="zstd")
-    put("grouped", numbers(50), write_statistics=False, row_group_size=20, compression="zstd")
+    put("long_run", pa.table(dict(b=[7] * 600)), compression="zstd")
+    put("grouped", numbers(45), write_statistics=False, row_group_size=20, compression="zstd")
     put("bad_text", pa.table(dict(a=["ok", "x"], b=["ä", "b"])), compression="none", use_dictionary=False, write_statistics=False)
     damage(folder / "bad_text.parquet", "ä".encode(), b"\xff\xfe")
     put("bad_crc", pa.table(dict(a=["some text to be changed"] * 2)), compression="none", write_page_checksum=True)
@@ -275,6 +277,11 @@ def write_handmade(folder):
     one = lambda **k: column(INT32, [], [0, 0], 0, 0, plain([5, 6]), **k)
     a = [leaf("a", REQUIRED, INT32)]
     crc = lambda data: struct.unpack("<i", struct.pack("<I", zlib.crc32(data)))[0]
+    coded = lambda index, *pages: column(INT32, [], [0, 0], 0, 0, bytes([3, 3, index]), encoding=8,
+                                         before=b"".join((other_page(2, plain([5, 6]), 2),) + pages))
+    put("dictionary_far", a, [coded(0b001000, other_page(1, bytes(20000)))], 2)  # indices 0 and 1; an index of pages lies between
+    put("no_bytes", [leaf("a", OPTIONAL, INT32)], [column(INT32, [], [0, 0], 0, 0, bytes([4, 0]), codec=1, page_type=3, header={
+        5: None, 8: {1: (2,), 2: (2,), 3: (2,), 4: (0,), 5: (2,), 6: (0,)}})], 2)
     put("crc", a, [one(crc=crc(plain([5, 6])))], 2)
     refused = dict(
         encrypted="it is encrypted", encrypted_columns="it has encrypted columns", bad_crc="page 1: it is damaged: its CRC is another one",
@@ -312,11 +319,24 @@ def write_handmade(folder):
     refuse("bytes_2_31", "page 1: it has 2147483647 bytes, 1073741824 are the limit", a, [one(codec=6, header={2: (2**31 - 1,)})], 2)
     refuse("zstd_of_none", "page 1: it is no page of 1000000000 bytes compressed with ZSTD", a, [one(codec=6, header={2: (10**9,)})], 2)
     refuse("missing_values", "its values are damaged, or end early", a, [column(INT32, [], [0] * 3, 0, 0, plain([5, 6]))], 3)
+    refuse("missing_bits", "its values are damaged, or end early", [leaf("a", REQUIRED, BOOLEAN)], [column(BOOLEAN, [], [0] * 9, 0, 0, b"\1")], 9)
+    refuse("index_7", "its values are damaged, or end early", a, [coded(0b111000)], 2)
+    refuse("level_3", "its levels are damaged", [group("a", OPTIONAL, 1), leaf("b", OPTIONAL, INT32)],
+           [column(INT32, [], [2, 3], 0, 2, plain([1, 2]))], 2)
+    refuse("same_names_inside", "two columns of s have the name", [group("s", REQUIRED, 2)] + a + a, [one(), one()], 2)
     refuse("missing_page", "page 2: it is missing: 5 values are not there", a, [one(num=7)], 7)
     refuse("other_levels", "column a.y: its levels are not those of its rows",
            [group("a", OPTIONAL, 1, LIST), group("element", REPEATED, 2), leaf("x", REQUIRED, INT32), leaf("y", REQUIRED, INT32)],
            [three, column(INT32, [0, 0, 0], [2, 1, 0], 1, 2, plain([7]))], 3)
+    refuse("other_nulls", "column a.y: its levels are not those of its rows",
+           [group("a", OPTIONAL, 2), leaf("x", REQUIRED, INT32), leaf("y", REQUIRED, INT32)],
+           [column(INT32, [], [1, 0], 0, 1, plain([1])), column(INT32, [], [1, 1], 0, 1, plain([1, 2]))], 2)
+    refuse("first_level", "row 1: row group 0, column a: its levels are not those of its rows", [leaf("a", REPEATED, INT32)],
+           [column(INT32, [1, 0], [1, 1], 1, 1, plain([1, 2]))], 1)
     refuse("more_values", "it has more values than rows", a, [column(INT32, [], [0] * 3, 0, 0, plain([5, 6, 7]))], 2)
+    huge = 2**31 - 1
+    (folder / "rows_twice_2_31.parquet").write_bytes(file_of_groups(a, [([one(num=huge)], huge)] * 2, 2 * huge))
+    refused["rows_twice_2_31"] = "it is said to have 4294967294 rows"
     for name, why in refused.items():
         (folder / f"{name}.error").write_text(why + "\n")
 
