@@ -160,12 +160,14 @@ static cr_status add_time_of_day(const cri_parquet_node *leaf, int64_t x, cr_buf
 
 static void add_moment(int64_t x, int per_second, bool is_utc, cr_buf *out)
 {
-    const int64_t seconds = floor_div(x, per_second), days = floor_div(seconds, DAY_S);
+    const int64_t seconds = floor_div(x, per_second), days = floor_div(seconds, DAY_S),
+                  part = x % per_second;
 
     cr_buf_addc(out, '"');
     add_date(days, out);
     cr_buf_addc(out, 'T');
-    add_time(seconds - days * DAY_S, (x - seconds * per_second) * (1000000000 / per_second), out);
+    add_time(seconds - days * DAY_S,
+             (part < 0 ? part + per_second : part) * (1000000000 / per_second), out);
     cr_buf_adds(out, is_utc ? "Z\"" : "\"");
 }
 
