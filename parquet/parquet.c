@@ -45,10 +45,10 @@ static const char *advice(const cr_err *err)
 /* ---- a row ---- */
 
 /* The value that is next in a column must belong to the place that is being written. */
-static cr_status expect(cri_parquet_column *c, int rep, int min_def, int max_def, cr_err *err)
+static cr_status expect(cri_parquet_column *c, int rep, int def, cr_err *err)
 {
     CR_TRY(cri_column_peek(c, err));
-    if (!c->is_end && c->rep == rep && c->def >= min_def && c->def <= max_def) return CR_OK;
+    if (!c->is_end && c->rep == rep && c->def == def) return CR_OK;
     return cr_fail(err, CR_EFORMAT,
                    "row group %zu, column %.100s: its levels are not those of its rows", c->group,
                    c->leaf->path);
@@ -60,7 +60,7 @@ static cr_status skip_absent(cr_parquet *p, const cri_parquet_node *node, int re
 {
     for (size_t i = 0; i < node->num_leaves; i++) {
         cri_parquet_column *c = &p->columns[node->first_leaf + i];
-        CR_TRY(expect(c, rep, def, def, err));
+        CR_TRY(expect(c, rep, def, err));
         c->is_peeked = false;
     }
     return CR_OK;
@@ -73,7 +73,7 @@ static cr_status add_leaf(cr_parquet *p, const cri_parquet_node *node, int rep, 
     bool is_finite = true;
     cri_span value;
 
-    CR_TRY(expect(c, rep, node->def, node->def, err));
+    CR_TRY(expect(c, rep, node->def, err));
     CR_TRY(cri_column_value(c, &value, err));
     c->is_peeked = false;
     if (cri_parquet_text_add(node, value, out, &is_finite, err) != CR_OK)
@@ -106,7 +106,7 @@ static cr_status add_pair(cr_parquet *p, const cri_parquet_node *node, int rep, 
 
     if (!is_member) cr_buf_addc(out, '[');
     if (is_member && key->is_optional)
-        CR_TRY(expect(&p->columns[key->first_leaf], rep, key->def, key->def, err));
+        CR_TRY(expect(&p->columns[key->first_leaf], rep, key->def, err));
     CR_TRY(add_node(p, key, rep, out, err));
     cr_buf_addc(out, is_member ? ':' : ',');
     CR_TRY(add_node(p, &node->children[1], rep, out, err));
