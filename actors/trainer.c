@@ -177,11 +177,11 @@ static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *r
     if (cr_record_has_value(command, CR_FIELD_IS_BASE))
         CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_IS_BASE, &is_base, err));
     out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
-    cr_fsdp_set_adapters_off(t->f, is_base != 0);
     all.of[CR_LOG_PROB] = out;
     all.of[CR_ENTROPY] = out + s.num_tokens;
+    cr_fsdp_set_adapter(t->f, is_base ? CR_NO_ADAPTER : 0);
     cr_note(cri_forward_all(t, &s, &all, err));
-    cr_fsdp_set_adapters_off(t->f, false);
+    cr_fsdp_set_adapter(t->f, 0);
     CR_TRY_GOTO(out, err->status);
     cr_record_add(reply, CR_FIELD_LOG_PROBS, CR_RECORD_FLOAT32, out, s.num_tokens);
     cr_record_add(reply, CR_FIELD_ENTROPY, CR_RECORD_FLOAT32, out + s.num_tokens, s.num_tokens);

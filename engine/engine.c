@@ -329,6 +329,8 @@ static cr_status check_request(const cr_engine *e, const int32_t *prompt, size_t
         if (prompt[i] < 0 || prompt[i] >= vocab)
             return cr_fail(err, CR_EARG, "id %d at place %zu is outside the vocabulary of %lld",
                            prompt[i], i, vocab);
+    if (how->adapter < CR_NO_ADAPTER || how->adapter > cr_max64(e->model->num_adapters - 1, 0))
+        return cr_fail(err, CR_EARG, "adapter %d of %d", how->adapter, e->model->num_adapters);
     CR_TRY(cr_generating_check(how, err));
     CR_TRY(check_edits(e, how, err));
     if (how->num_top > vocab)
@@ -359,6 +361,7 @@ static cri_group *group_new(const cr_engine *e, const int32_t *prompt, size_t nu
     g->prompt = copied(prompt, num_prompt * sizeof *prompt);
     g->num_prompt = (int64_t)num_prompt;
     g->how = *how;
+    if (e->model->num_adapters == 0) g->how.adapter = CR_NO_ADAPTER;
     g->how.max_new_tokens = cri_min(how->max_new_tokens, room - (int64_t)num_prompt);
     for (size_t i = 0; i < how->num_stop; i++)
         stop[i] = cr_strdup(how->stop[i]);

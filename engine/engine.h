@@ -2,9 +2,9 @@
  *
  * Flow 3 of 7. A request is one prompt and n samples. Its prompt is computed once; the samples share
  * its full cache blocks and copy the last one. With keeps_prefixes full blocks stay in the cache after their samples,
- * until their room is needed or weights change, and a request that begins with their tokens does not compute them
+ * until their room is needed or weights change, and a request of the same adapter that begins with their tokens does not compute them
  * again. Each step() is one forward over a row per running
- * sample and chunks of waiting prompts. When blocks run out the youngest sample gives its up and is
+ * sample and chunks of waiting prompts; of a model with several adapters one for each that samples have. When blocks run out the youngest sample gives its up and is
  * computed again later.
  *
  * A sample's tokens depend on the weights, its prompt, its settings and (seed, sample id, position)
@@ -69,6 +69,7 @@ typedef struct cr_generating {
     bool continues_text; /* `text` goes on where the prompt's ends: a space that begins it stays */
     uint64_t seed;
     uint64_t cache_salt; /* requests with different ones share no prefix */
+    int adapter;         /* of the model's (cr_pass.adapter) */
 } cr_generating;
 
 /* Does a filter (top_k, top_p, min_p) leave fewer ids to draw from? Not in greedy samples. */
@@ -114,11 +115,11 @@ int64_t cr_engine_held_bytes(const cr_engine *e);
 /* Bytes of its device that steps work in: they grow with the samples that happened to run together. */
 int64_t cr_engine_scratch_bytes(const cr_engine *e);
 
-/* CR_EARG: empty prompt, id out of range, or prompt + 1 token does not fit max_model_len. */
+/* CR_EARG: empty prompt, id out of range, no such adapter, or prompt + 1 token does not fit max_model_len. */
 CR_MUST cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_prompt,
                                    const uint64_t *sample_ids, size_t num_samples,
                                    const cr_generating *how, void *user, cr_err *err);
-/* One forward. Does nothing when idle. */
+/* Does nothing when idle. */
 CR_MUST cr_status cr_engine_step(cr_engine *e, cr_err *err);
 bool cr_engine_is_idle(const cr_engine *e);
 size_t cr_engine_num_waiting(const cr_engine *e); /* samples not yet running */

@@ -15,6 +15,9 @@
  * are idle, and count as free. A sample that begins to fill takes over kept blocks as far as they go, but for the
  * last position, whose row of logits is needed.
  *
+ * Samples of all adapters share slots, blocks and limits; a step has a forward for each of those adapters, one after the other, whose
+ * rows are those of its samples alone: to them it is as if the others had not been there.
+ *
  * `running` is in order of admission. When blocks run out, its last sample goes back to the head of
  * `waiting`; the first one always gets what it needs, because one sequence always fits the pool.
  *
@@ -80,7 +83,8 @@ typedef struct cri_seq_list {
 /* Steps of one shape (recorded.c). */
 typedef struct cri_recorded {
     int64_t num_rows, max_blocks; /* 0: none yet */
-    uint64_t draw;                /* key of its draw */
+    int adapter;
+    uint64_t draw; /* key of its draw */
     cr_recording *recording;
     uint64_t last_used; /* number of the step */
 } cri_recorded;
@@ -115,7 +119,8 @@ struct cr_engine {
     int32_t *table;               /* [max_running + 1, max_blocks]; the last: of added rows */
     int *free_slot;
     int num_free_slots;
-    /* one step */
+    /* one forward */
+    int adapter;
     int32_t *ids, *row_slot, *row_pos, *pick; /* [cri_max_rows] */
     cri_seq **picked;
     cr_draw_row *draw_rows; /* as many */

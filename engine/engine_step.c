@@ -116,7 +116,7 @@ static void begin_to_fill(cr_engine *e, cri_seq *s)
 
     s->state = CRI_FILLING;
     g->donor = s;
-    s->chain = cri_prefix_root(g->how.cache_salt);
+    s->chain = cri_prefix_root(g->how.cache_salt, g->how.adapter);
     while (e->prefixes && s->num_blocks < max) {
         ids_of_block(s, s->num_blocks, ids);
         block = cri_prefix_find(e->prefixes, &s->chain, ids);
@@ -141,7 +141,8 @@ static void keep_blocks(cr_engine *e)
     int32_t ids[CR_KV_BLOCK];
 
     for (cri_seq *s = e->running.first; e->prefixes && s; s = s->next) {
-        if (s->num_kept_blocks == 0) s->chain = cri_prefix_root(s->group->how.cache_salt);
+        if (s->num_kept_blocks == 0)
+            s->chain = cri_prefix_root(s->group->how.cache_salt, s->group->how.adapter);
         for (; (s->num_kept_blocks + 1) * CR_KV_BLOCK <= s->num_cached; s->num_kept_blocks++) {
             ids_of_block(s, s->num_kept_blocks, ids);
             cri_prefix_keep(e->prefixes, &s->chain, ids, row_of(e, s)[s->num_kept_blocks]);
@@ -201,11 +202,17 @@ static cr_status place_followers(cr_engine *e, cr_err *err)
     return CR_OK;
 }
 
+/* Does the forward at hand have rows of s, if it is in this state? */
+static bool is_in(const cr_engine *e, const cri_seq *s, cri_seq_state state)
+{
+    return s->state == state && s->group->how.adapter == e->adapter;
+}
+
 /* A block for the next position of each running sample, taken from the youngest if need be. */
 static void reserve_next(cr_engine *e)
 {
     for (cri_seq *s = e->running.first; s; s = s->next) {
-        if (s->state != CRI_RUNNING || s->num_cached < s->num_blocks * CR_KV_BLOCK) continue;
+        if (!is_in(e, s, CRI_RUNNING) || s->num_cached < s->num_blocks * CR_KV_BLOCK) continue;
         while (e->num_free == 0 && e->running.last != s)
             preempt(e, e->running.last);
         if (!take_block(e, s)) {
@@ -240,24 +247,19 @@ static void add_rows(cr_engine *e, cri_seq *s, int64_t to, int64_t max, int64_t 
 /* One row for each running sample, then chunks of those that fill. */
 static cr_status plan_rows(cr_engine *e, int64_t *num_rows, int64_t *num_picks, cr_err *err)
 {
-    admit(e);
-    for (;;) {
-        int64_t max = e->limits.max_rows + e->limits.max_running, decoding;
-        *num_rows = *num_picks = 0;
-        CR_TRY(place_followers(e, err));
-        reserve_next(e);
-        for (cri_seq *s = e->running.first; s; s = s->next)
-            if (s->state == CRI_RUNNING)
-                add_rows(e, s, s->num_cached + 1, max, num_rows, num_picks);
-        decoding = *num_rows;
-        max = decoding + e->limits.max_rows;
-        for (cri_seq *s = e->running.first; s && *num_rows < max; s = s->next)
-            if (s->state == CRI_FILLING) add_rows(e, s, fill_to(s), max, num_rows, num_picks);
-        e->stats.num_prompt_rows += *num_rows - decoding;
-        if (*num_rows > 0 || !e->running.first) return CR_OK;
-        CR_CHECK(e->running.num > 1, "no block for the only sample");
-        preempt(e, e->running.last);
-    }
+    int64_t max = e->limits.max_rows + e->limits.max_running, decoding;
+
+    *num_rows = *num_picks = 0;
+    CR_TRY(place_followers(e, err));
+    reserve_next(e);
+    for (cri_seq *s = e->running.first; s; s = s->next)
+        if (is_in(e, s, CRI_RUNNING)) add_rows(e, s, s->num_cached + 1, max, num_rows, num_picks);
+    decoding = *num_rows;
+    max = decoding + e->limits.max_rows;
+    for (cri_seq *s = e->running.first; s && *num_rows < max; s = s->next)
+        if (is_in(e, s, CRI_FILLING)) add_rows(e, s, fill_to(s), max, num_rows, num_picks);
+    e->stats.num_prompt_rows += *num_rows - decoding;
+    return CR_OK;
 }
 
 /* ---- tokens ---- */
@@ -550,7 +552,8 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
                     .dtype = e->dtype,
                     .scratch = own->scratch,
                     .batch = &batch,
-                    .kv = &kv};
+                    .kv = &kv,
+                    .adapter = e->adapter};
 
     if (own->recorded) return run_recorded(e, &pass, own, err);
     for (int64_t i = pick0; i < own->pick1; i++)
@@ -595,14 +598,15 @@ static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
     return whole_step(e, num_rows, num_picks);
 }
 
-cr_status cr_engine_step(cr_engine *e, cr_err *err)
+/* One forward, of the samples with e->adapter that can go on, and what comes of it; *rows 0: no sample can. */
+static cr_status run_forward(cr_engine *e, int64_t *rows, cr_err *err)
 {
     int64_t num_picks, num_rows;
     cri_recorded *recorded;
     int num_parts;
 
-    CR_CHECK(e->ref, "cr_engine_step before cr_engine_set_weights");
     CR_TRY(plan_rows(e, &num_rows, &num_picks, err));
+    *rows = num_rows;
     if (num_rows == 0) return CR_OK;
     CR_TRY(cri_recorded_step(e, num_rows, num_picks, &recorded, err));
     e->parts[0].recorded = recorded;
@@ -615,4 +619,22 @@ cr_status cr_engine_step(cr_engine *e, cr_err *err)
     e->stats.num_steps++;
     keep_blocks(e);
     return accept_tokens(e, num_picks, err);
+}
+
+cr_status cr_engine_step(cr_engine *e, cr_err *err)
+{
+    int64_t num_all = 0, num_rows;
+
+    CR_CHECK(e->ref, "cr_engine_step before cr_engine_set_weights");
+    admit(e);
+    while (num_all == 0 && e->running.first) {
+        for (e->adapter = CR_NO_ADAPTER; e->adapter < e->model->num_adapters; e->adapter++) {
+            CR_TRY(run_forward(e, &num_rows, err));
+            num_all += num_rows;
+        }
+        if (num_all > 0 || !e->running.first) break;
+        CR_CHECK(e->running.num > 1, "no block for the only sample");
+        preempt(e, e->running.last);
+    }
+    return CR_OK;
 }

@@ -48,9 +48,11 @@ void cri_prefixes_destroy(cri_prefixes *p)
     cr_free(p);
 }
 
-uint64_t cri_prefix_root(uint64_t salt)
+uint64_t cri_prefix_root(uint64_t salt, int adapter)
 {
-    return cr_hash64(&salt, sizeof salt) | UINT64_C(1) << 63; /* chains of blocks count from 1 */
+    const uint64_t both[2] = {salt, (uint64_t)adapter};
+
+    return cr_hash64(both, sizeof both) | UINT64_C(1) << 63; /* chains of blocks count from 1 */
 }
 
 static int32_t *bucket_of(const cri_prefixes *p, uint64_t before, const int32_t *ids)

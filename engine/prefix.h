@@ -1,7 +1,7 @@
 /* prefix.h -- full blocks of the cache by what they hold, so that another request with the same beginning need not
  * compute it; inside engine/ only.
  *
- * A block is found by its ids and by what is before it, its chain: a number that the salt of the request begins and that
+ * A block is found by its ids and by what is before it, its chain: a number that the salt and the adapter of the request begin and that
  * each kept block has one of. Ids are compared, not only their hash. Blocks that no sample uses are idle; the one that
  * was given up first is the first to be taken for something else. A sample gives up its blocks from the last to the
  * first, so the end of a prefix goes before its beginning.
@@ -16,8 +16,8 @@ typedef struct cri_prefixes cri_prefixes;
 cri_prefixes *cri_prefixes_create(int64_t num_blocks);
 void cri_prefixes_destroy(cri_prefixes *p); /* accepts NULL */
 
-/* The chain of the first block. */
-uint64_t cri_prefix_root(uint64_t salt);
+/* The chain of the first block: with another adapter the same ids give another block. */
+uint64_t cri_prefix_root(uint64_t salt, int adapter);
 /* The block that holds ids [CR_KV_BLOCK] after *chain, which becomes that of what follows; -1: none. */
 int32_t cri_prefix_find(const cri_prefixes *p, uint64_t *chain, const int32_t *ids);
 /* block, in use, holds ids after *chain, which becomes that of what follows: it is kept, unless it is already, or another

@@ -2,7 +2,7 @@
  *
  * Such a step is hundreds of short operations, always the same ones, from the copy of its arrays to the copy of what was drawn: queued one
  * by one they take the host longer than the GPU. A recording is for a number of rows and a width of the block table, both rounded up, so that few serve many steps (rows
- * to 1, 2, 4 or a multiple of 8, blocks to a power of 2), and for what its draws need (edits, filters, ranks ..). Rows that are added belong to no sample: they are a prompt of its own in a
+ * to 1, 2, 4 or a multiple of 8, blocks to a power of 2), for an adapter, and for what its draws need (edits, filters, ranks ..). Rows that are added belong to no sample: they are a prompt of its own in a
  * block that is free. A row's result does not depend on the others, so neither do samples.
  *
  * Not recorded: a step with more rows of a prompt than its last; a model with experts, whose routing the host reads;
@@ -77,11 +77,14 @@ static cri_recorded *find(cr_engine *e, int64_t num_rows, int64_t max_blocks, ui
 
     for (int i = 0; i < CRI_MAX_CAPTURED; i++) {
         cri_recorded *r = &e->recorded[i];
-        if (r->num_rows == num_rows && r->max_blocks == max_blocks && r->draw == draw) return r;
+        if (r->num_rows == num_rows && r->max_blocks == max_blocks && r->draw == draw &&
+            r->adapter == e->adapter)
+            return r;
         if (r->last_used < found->last_used) found = r;
     }
     cr_recording_destroy(e->dev, found->recording);
-    *found = (cri_recorded){.num_rows = num_rows, .max_blocks = max_blocks, .draw = draw};
+    *found = (cri_recorded){
+        .num_rows = num_rows, .max_blocks = max_blocks, .adapter = e->adapter, .draw = draw};
     return found;
 }
 

@@ -90,7 +90,7 @@ cr_param *cri_conv_add(cr_module *m, const char *name, const int64_t shape[CR_PA
 cr_module *cri_linear_add(cr_module *parent, const char *name, int64_t in, int64_t out,
                           bool has_bias)
 {
-    cr_module *m = cri_module_add(parent->model, parent, name, "Linear", 2, 2); /* cr_adapter */
+    cr_module *m = cri_module_add(parent->model, parent, name, "Linear", 0, 2);
 
     cri_param_add(m, "weight", CR_INIT_NORMAL, out, in)->is_product = true;
     if (has_bias) cri_param_add(m, "bias", CR_INIT_ZEROS, out, 0);
@@ -174,7 +174,7 @@ static cr_module *add_mlp(cr_module *parent, const char *name, const classes *cl
     const cr_model *model = parent->model;
     const cr_model_config *c = &model->config;
     int64_t h = c->hidden_size;
-    cr_module *m = cri_module_add(model, parent, name, cls->mlp, 5, 0); /* cr_adapter */
+    cr_module *m = cri_module_add(model, parent, name, cls->mlp, 4, 0);
     cri_mlp *mlp = cri_alloc(model, sizeof *mlp);
 
     m->impl = mlp;

@@ -483,7 +483,7 @@ static uint64_t key_of(const cr_model *model, const cr_pass *p, const cr_mem *lo
 
     add_to_key(&key, (uint64_t)p->dtype);
     add_to_key(&key, (uint64_t)p->num_rows);
-    add_to_key(&key, p->has_adapters_off);
+    add_to_key(&key, (uint64_t)p->adapter);
     add_to_key(&key, (uint64_t)p->state->head.num_rows);
     add_to_key(&key, (uint64_t)(p->kv ? p->kv->max_blocks : 0));
     add_to_key(&key, cr_stack_reserved_bytes(p->scratch));

@@ -46,6 +46,7 @@ typedef struct cr_param {
     bool is_trainable;
     bool is_added;   /* by cr_model_options: a checkpoint may lack it (cr_weights_fill) */
     bool is_adapter; /* A or B of a cr_adapter */
+    int adapter;     /* of which one of the model's */
     bool is_fp32;    /* of a module that is */
     bool is_product; /* a kernel multiplies by it: a Linear's, or a table that is one's, too */
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
@@ -70,7 +71,9 @@ typedef struct cr_module_ops {
 } cr_module_ops;
 
 /* LoRA of a Linear: y = W x + b + scale B (A x). A and B are children of the Linear, in its unit whatever the wrap
- * policy says, and have no hooks: those of the Linear bring their weights, too. */
+ * policy says, and have no hooks: those of the Linear bring their weights, too. A model may have several adapters, of other ranks and
+ * in other Linears, of which a pass has one (cr_pass.adapter): they share the base. Names of all but the first have their number at
+ * the end ("lora_A_1"), and PEFT's as alias. */
 typedef struct cr_adapter {
     /* "lora_A" [rank, in], "lora_B" [out, rank]. gate_proj and up_proj of an expert have one A, a child of the expert: they are
      * one parameter for PEFT. */
@@ -87,10 +90,11 @@ struct cr_module {
     size_t num_children;
     cr_param *params; /* own parameters, not those of children */
     size_t num_params;
-    cr_param *weight, *bias;   /* those of params with these names; NULL: none */
-    const cr_module_ops *ops;  /* NULL for containers and what their parent computes */
-    const void *impl;          /* what the ops need (owned by the model) */
-    const cr_adapter *adapter; /* NULL: none */
+    cr_param *weight, *bias;  /* those of params with these names; NULL: none */
+    const cr_module_ops *ops; /* NULL for containers and what their parent computes */
+    const void *impl;         /* what the ops need (owned by the model) */
+    const cr_adapter
+        *adapters; /* [model->num_adapters], without A: none of that one; NULL: none of any */
     const cr_model *model;
     int layer, expert; /* index of the decoder layer and of the expert it is in, -1 outside */
     /* What it is, whatever its class is called; set when the tree is built. */
@@ -120,8 +124,9 @@ struct cr_model {
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
     cr_towers towers;
     cr_module *tower; /* what runs over images, with its projector; NULL: none */
-    const struct cr_adapter_options *adapters; /* as it was built; NULL: none */
-    struct cr_model_parts *own;                /* memory of the tree */
+    const struct cr_adapter_options *adapters; /* [num_adapters] as it was built; NULL: none */
+    int num_adapters;
+    struct cr_model_parts *own; /* memory of the tree */
 };
 
 /* What a model is to have that config.json does not say; {0}: nothing. */
@@ -151,7 +156,9 @@ typedef struct cr_adapter_options {
         is_gate_up_twice; /* gate_up_proj of experts has twice the rank and alpha, as where gate_proj and up_proj are named */
     /* Of a model: names of the Linears that have one, with commas between, where target would say others to PEFT; or NULL. */
     const char *modules;
+    const struct cr_adapter_options *next; /* another adapter, beside this one; NULL: no more */
 } cr_adapter_options;
+enum { CR_NO_ADAPTER = -1 }; /* in place of the number of one: the base */
 static inline bool cr_has_adapters(const cr_adapter_options *o)
 {
     return o->target || o->parameters || o->folder;
@@ -174,8 +181,6 @@ CR_MUST cr_status cr_model_open(const char *folder, cr_model **out, cr_err *err)
 CR_MUST cr_status cr_model_build(const json_t *config, const json_t *generation_config,
                                  cr_model **out, cr_err *err);
 void cr_model_free(cr_model *model);
-/* PEFT's folder with the adapters' values; NULL: none. */
-const char *cr_model_adapter_folder(const cr_model *model);
 cr_param *cr_model_find_param(const cr_model *model,
                               const char *name); /* NULL: none; tied names resolve */
 cr_module *cr_model_find_module(const cr_model *model, const char *name); /* NULL: none */

@@ -98,7 +98,7 @@ struct cr_pass {
     const struct cr_dispatch *experts; /* NULL: all experts run here (dispatch.h) */
     const cr_hooks *hooks;             /* NULL: parameters are always there */
     bool should_recompute;
-    bool has_adapters_off; /* as if the model had none */
+    int adapter;       /* of the model's; CR_NO_ADAPTER: as if it had none */
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
     cr_recorded_pass *recorded; /* NULL: it is not */
     float aux_weight; /* factor of the routers' auxiliary loss in what backward derives; 0: none */

@@ -48,6 +48,8 @@ void cri_reset_pass(const cr_model *model, cr_pass *p)
     cr_pass_state *s = p->state;
 
     CR_CHECK(s, "a pass needs a state");
+    CR_CHECK(p->adapter <= CR_NO_ADAPTER + cr_max64(model->num_adapters, 1), "adapter %d of %d",
+             p->adapter, model->num_adapters);
     p->phase = CR_FORWARD;
     p->angles = NULL;
     p->patches = NULL;

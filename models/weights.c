@@ -13,8 +13,8 @@
 
 struct cr_weights {
     cr_tensors *tensors;
-    cr_tensors *adapter; /* of PEFT's folder; NULL: none */
-    cr_tensors *head;    /* of value_head.safetensors, as TRL writes it; NULL: none */
+    cr_tensors **adapters; /* [model->num_adapters] of PEFT's folders; NULL: without one */
+    cr_tensors *head;      /* of value_head.safetensors, as TRL writes it; NULL: none */
     const cr_model *model;
 };
 
@@ -23,9 +23,8 @@ struct cr_weights {
 /* The files that have the parameter. */
 static const cr_tensors *tensors_of(const cr_weights *w, const cr_param *p)
 {
-    return p->is_adapter && w->adapter                ? w->adapter
-           : p->is_added && !p->is_adapter && w->head ? w->head
-                                                      : w->tensors;
+    if (p->is_adapter && w->adapters[p->adapter]) return w->adapters[p->adapter];
+    return p->is_added && !p->is_adapter && w->head ? w->head : w->tensors;
 }
 
 /* A tensor of its own, by the parameter's name or its other spelling. */
@@ -36,7 +35,7 @@ static const cr_tensor *find_own(const cr_weights *w, const cr_param *p)
     const cr_tensor *found = NULL;
 
     for (int i = 0; i < 2 && names[i] && !found; i++) {
-        char *name = in == w->adapter ? cr_peft_tensor_name(names[i]) : cr_strdup(names[i]);
+        char *name = in == w->tensors ? cr_strdup(names[i]) : cr_peft_tensor_name(names[i]);
         found = cr_tensors_find(in, name);
         cr_free(name);
     }
@@ -113,10 +112,10 @@ static bool is_stacked(const cr_weights *w, const cr_param *p, const source *oth
     return !t || t->num_dims != 3 || t->shape[1] == (is_down ? h : m);
 }
 
-static const cr_tensor *find_in_adapter(const cr_weights *w, const char *name)
+static const cr_tensor *find_in_adapter(const cr_tensors *adapter, const char *name)
 {
     char *full = cr_peft_tensor_name(name);
-    const cr_tensor *found = cr_tensors_find(w->adapter, full);
+    const cr_tensor *found = cr_tensors_find(adapter, full);
 
     cr_free(full);
     return found;
@@ -124,26 +123,27 @@ static const cr_tensor *find_in_adapter(const cr_weights *w, const char *name)
 
 /* gate_proj and up_proj of an expert, as older PEFT has them, an adapter each. Beside each other they are one of twice the
  * rank: A of gate_proj above that of up_proj, B of gate_proj [.., 0] and that of up_proj [0, ..]. */
-static source find_apart(const cr_weights *w, const cr_param *p)
+static source find_apart(const cr_tensors *adapter, const cr_param *p)
 {
     static const char of_a[] = "gate_up_proj.lora_A.weight";
-    size_t num = strlen(p->name);
-    bool is_a = num > sizeof of_a && strcmp(p->name + num - (sizeof of_a - 1), of_a) == 0;
+    const char *name = p->file_name;
+    size_t num = strlen(name);
+    bool is_a = num > sizeof of_a && strcmp(name + num - (sizeof of_a - 1), of_a) == 0;
     int prefix = (int)(num - (sizeof of_a - 1));
     source s = {.is_apart = true, .num_dims = 2, .shape = {p->shape[0], p->shape[1]}};
     char *gate, *up;
 
     if (!is_a) {
         s.shape[1] /= 2;
-        s.is_up = strstr(p->name, ".up_proj.lora_B") != NULL;
-        s.tensor = find_in_adapter(w, p->name);
+        s.is_up = strstr(name, ".up_proj.lora_B") != NULL;
+        s.tensor = find_in_adapter(adapter, name);
         return s;
     }
     s.shape[0] /= 2;
-    gate = cr_asprintf("%.*sgate_proj.lora_A.weight", prefix, p->name);
-    up = cr_asprintf("%.*sup_proj.lora_A.weight", prefix, p->name);
-    s.tensor = find_in_adapter(w, gate);
-    s.second = find_in_adapter(w, up);
+    gate = cr_asprintf("%.*sgate_proj.lora_A.weight", prefix, name);
+    up = cr_asprintf("%.*sup_proj.lora_A.weight", prefix, name);
+    s.tensor = find_in_adapter(adapter, gate);
+    s.second = find_in_adapter(adapter, up);
     if (!s.second) s.tensor = NULL;
     cr_free(gate);
     cr_free(up);
@@ -151,24 +151,26 @@ static source find_apart(const cr_weights *w, const cr_param *p)
 }
 
 /* A or B of an expert, in one tensor with the others', or alone as in files of older PEFT. */
-static source find_of_expert(const cr_weights *w, const cr_param *p)
+static source find_of_expert(const cr_tensors *adapter, const cr_param *p)
 {
-    source s = {.tensor = find_in_adapter(w, p->stacked->tensor),
+    source s = {.tensor = find_in_adapter(adapter, p->stacked->tensor),
                 .is_stacked = true,
                 .num_dims = p->stacked->num_dims};
 
     memcpy(s.shape, p->stacked->shape, sizeof p->stacked->shape);
     if (s.tensor) return s;
-    if (!strstr(p->name, ".down_proj.")) return find_apart(w, p);
-    return (source){
-        .tensor = find_in_adapter(w, p->name), .num_dims = 2, .shape = {p->shape[0], p->shape[1]}};
+    if (!strstr(p->name, ".down_proj.")) return find_apart(adapter, p);
+    return (source){.tensor = find_in_adapter(adapter, p->file_name),
+                    .num_dims = 2,
+                    .shape = {p->shape[0], p->shape[1]}};
 }
 
 static source find_source(const cr_weights *w, const cr_param *p)
 {
+    const cr_tensors *in = tensors_of(w, p);
     source s = {.num_dims = p->num_dims};
 
-    if (p->is_adapter && p->stacked && w->adapter) return find_of_expert(w, p);
+    if (p->stacked && in != w->tensors) return find_of_expert(in, p);
     s.tensor = find_own(w, p);
 
     if (s.tensor) {
@@ -210,7 +212,7 @@ static void list_name(name_list *list, const char *name)
 static cr_status match_names(const cr_weights *w, const cr_tensors *in, const char *folder,
                              cr_err *err)
 {
-    const bool is_adapter = in == w->adapter;
+    const bool is_adapter = in != w->tensors;
     const char *what = is_adapter ? "adapter" : "checkpoint";
     bool *is_used = CR_NEW_ARRAY(bool, in->num_tensors + 1);
     name_list missing = {0}, unexpected = {0};
@@ -261,7 +263,7 @@ static bool is_dtype_fine(const cr_tensor *t, bool is_adapter)
 static cr_status match_shapes(const cr_weights *w, const cr_tensors *in, const char *folder,
                               cr_err *err)
 {
-    const bool is_adapter = in == w->adapter;
+    const bool is_adapter = in != w->tensors;
 
     for (size_t i = 0; i < w->model->num_params; i++) {
         source s;
@@ -295,9 +297,10 @@ static cr_status match(const cr_weights *w, const cr_tensors *in, const char *fo
     return match_shapes(w, in, folder, err);
 }
 
-static cr_status open_adapter(cr_weights *w, cr_err *err)
+/* at: of the model's adapters. */
+static cr_status open_adapter(cr_weights *w, int at, cr_err *err)
 {
-    const char *folder = cr_model_adapter_folder(w->model);
+    const char *folder = w->model->adapters[at].folder;
     char *path;
 
     if (!folder) return CR_OK;
@@ -308,7 +311,7 @@ static cr_status open_adapter(cr_weights *w, cr_err *err)
                 " (adapter_model.bin of older PEFT is not read: load and save it with PEFT)",
                 folder);
     else
-        cr_note(cr_tensors_open(path, &w->adapter, err));
+        cr_note(cr_tensors_open(path, &w->adapters[at], err));
     cr_free(path);
     return err->status;
 }
@@ -341,11 +344,16 @@ cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **
 
     *out = NULL;
     w->model = model;
-    if (open_adapter(w, err) == CR_OK && open_head(w, folder, err) == CR_OK &&
-        cr_tensors_open(folder, &w->tensors, err) == CR_OK &&
-        match(w, w->tensors, folder, err) == CR_OK &&
-        (!w->head || match(w, w->head, folder, err) == CR_OK) &&
-        (!w->adapter || match(w, w->adapter, cr_model_adapter_folder(model), err) == CR_OK))
+    w->adapters = CR_NEW_ARRAY(cr_tensors *, model->num_adapters);
+    for (int i = 0; i < model->num_adapters && err->status == CR_OK; i++)
+        cr_note(open_adapter(w, i, err));
+    if (err->status == CR_OK && open_head(w, folder, err) == CR_OK &&
+        cr_tensors_open(folder, &w->tensors, err) == CR_OK)
+        cr_note(match(w, w->tensors, folder, err));
+    if (err->status == CR_OK && w->head) cr_note(match(w, w->head, folder, err));
+    for (int i = 0; i < model->num_adapters && err->status == CR_OK; i++)
+        if (w->adapters[i]) cr_note(match(w, w->adapters[i], model->adapters[i].folder, err));
+    if (err->status == CR_OK)
         *out = w;
     else
         cr_weights_close(w);
@@ -357,7 +365,9 @@ void cr_weights_close(cr_weights *w)
 {
     if (!w) return;
     cr_tensors_close(w->tensors);
-    cr_tensors_close(w->adapter);
+    for (int i = 0; i < w->model->num_adapters; i++)
+        cr_tensors_close(w->adapters[i]);
+    cr_free(w->adapters);
     cr_tensors_close(w->head);
     cr_free(w);
 }

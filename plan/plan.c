@@ -382,7 +382,7 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     for (int off = 0; off < 2; off++) {
         const int64_t times = off ? p->base_forwards : p->forwards;
         if (times == 0) continue;
-        cr_fsdp_set_adapters_off(b->f, off);
+        cr_fsdp_set_adapter(b->f, off ? CR_NO_ADAPTER : 0);
         CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
         if (!out->is_train) watch(b, w, out, kept);
         then = begin(b, off ? CR_PLAN_BASE : CR_PLAN_FORWARD);
@@ -401,7 +401,7 @@ out:
 
 static int64_t count_adapters(const cr_module *m)
 {
-    int64_t num = m->adapter != NULL;
+    int64_t num = m->adapters != NULL;
 
     for (size_t i = 0; i < m->num_children; i++)
         num += count_adapters(m->children[i]);

@@ -212,7 +212,7 @@ static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, c
                      .batch = batch,
                      .hooks = &f->hooks,
                      .should_recompute = f->args.should_recompute,
-                     .has_adapters_off = f->has_adapters_off,
+                     .adapter = f->adapter,
                      .mlp_tiles = f->args.mlp_tiles,
                      .aux_weight = with_tape ? f->aux_weight : 0};
     if (f->ulysses) {
@@ -391,9 +391,9 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
     return cri_end_pass(f, true, err);
 }
 
-void cr_fsdp_set_adapters_off(cr_fsdp *f, bool are_off)
+void cr_fsdp_set_adapter(cr_fsdp *f, int adapter)
 {
-    f->has_adapters_off = are_off;
+    f->adapter = adapter;
 }
 
 void cr_fsdp_set_aux_weight(cr_fsdp *f, float weight)

@@ -84,10 +84,10 @@ struct cr_fsdp {
     cr_pass_state *pass_state;
     struct cri_lanes *lanes; /* with the buffers */
     float aux_weight;
-    bool has_adapters_off; /* passes from now on */
-    cr_ulysses *ulysses;   /* NULL: ulysses_size 1 */
-    cr_moe *moe;           /* NULL: ep_size 1 */
-    float *host_rows;      /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
+    int adapter;         /* of passes from now on */
+    cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
+    cr_moe *moe;         /* NULL: ep_size 1 */
+    float *host_rows;    /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
     size_t num_host_rows;
     int64_t frozen_version; /* how often frozen parameters were read: a sync's receivers have one */
     cr_weight_map senders;  /* of a sync: what each rank sends; made at the first one */

@@ -70,8 +70,8 @@ CR_MUST cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *max, cr_e
  * batch, here and below, and all get the values of all its rows. Collective. */
 CR_MUST cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, const cr_outputs *out,
                                   cr_err *err);
-/* The next passes are those of a model without adapters (false at first). Local. */
-void cr_fsdp_set_adapters_off(cr_fsdp *f, bool are_off);
+/* That of the next passes (0 at first; cr_pass.adapter). Local. */
+void cr_fsdp_set_adapter(cr_fsdp *f, int adapter);
 /* Logits of chosen rows (in ascending order), likewise. */
 CR_MUST cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows,
                                  int64_t num_rows, float *logits, cr_err *err);

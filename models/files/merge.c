@@ -2,7 +2,6 @@
 #include "models/files/merge.h"
 
 #include "base/hub.h"
-#include "models/files/peft.h"
 #include "models/files/safetensors.h"
 #include "models/weights.h"
 
@@ -23,7 +22,8 @@ static const cr_module *find_adapted(const cr_module *m, const char *tensor)
     const cr_param *w = m->weight;
     const cr_module *found = NULL;
 
-    if (m->adapter && (strcmp(w->name, tensor) == 0 || (w->alias && strcmp(w->alias, tensor) == 0)))
+    if (m->adapters &&
+        (strcmp(w->name, tensor) == 0 || (w->alias && strcmp(w->alias, tensor) == 0)))
         return m;
     for (size_t i = 0; i < m->num_children && !found; i++)
         found = find_adapted(m->children[i], tensor);
@@ -65,18 +65,19 @@ static cr_status put_row(const merge *g, const cr_tensor *t, size_t index, cr_dt
 static cr_status put_merged(const merge *g, const cr_module *m, const cr_tensor *t, size_t index,
                             cr_err *err)
 {
-    const cr_param *b = m->adapter->b->weight;
+    const cr_adapter *own = m->adapters;
+    const cr_param *b = own->b->weight;
     int64_t rows = m->weight->shape[0], cols = m->weight->shape[1], rank = b->shape[1];
     float *values_a = NULL, *values_b = NULL, *w = CR_NEW_ARRAY(float, (size_t)cols),
           *other = CR_NEW_ARRAY(float, (size_t)cols);
     cr_dtype dtype;
 
     CR_CHECK(cr_tensor_dtype(t, &dtype), "dtype of %s", t->name); /* open_writer */
-    cr_note(read_all(g, m->adapter->a->weight, &values_a, err));
+    cr_note(read_all(g, own->a->weight, &values_a, err));
     if (err->status == CR_OK) cr_note(read_all(g, b, &values_b, err));
     for (int64_t r = 0; r < rows && err->status == CR_OK; r++) {
         cr_note(cr_tensor_read_f32(t, r * cols, (r + 1) * cols, w, err));
-        add_row(w, other, values_b + r * rank, values_a, rank, cols, m->adapter->scale);
+        add_row(w, other, values_b + r * rank, values_a, rank, cols, own->scale);
         cr_note(put_row(g, t, index, dtype, r * cols, w, other, cols, err));
     }
     cr_free(values_a);
@@ -88,17 +89,13 @@ static cr_status put_merged(const merge *g, const cr_module *m, const cr_tensor 
 
 static cr_status open_all(merge *g, const char *model, const char *adapter, cr_err *err)
 {
-    cr_model_options options = {0};
-    char *base;
+    const cr_model_options options = {.adapters = {.folder = adapter, .dropout = -1}};
 
     g->folder = cr_hub_find(model);
     if (!g->folder) return cr_hub_absent(model, err);
-    CR_TRY(cr_peft_config_read(adapter, &options.adapters, &base, err));
-    cr_free(base);
     if (cr_model_open_with(g->folder, &options, &g->model, err) == CR_OK &&
         cr_weights_open(g->folder, g->model, &g->weights, err) == CR_OK)
         cr_note(cr_tensors_open(g->folder, &g->tensors, err));
-    cr_peft_options_fini(&options.adapters);
     return err->status;
 }
 
@@ -124,7 +121,7 @@ static cr_status open_writer(merge *g, const char *out, cr_err *err)
 
 static size_t num_adapted(const cr_module *m)
 {
-    size_t num = m->adapter != NULL;
+    size_t num = m->adapters != NULL;
 
     for (size_t i = 0; i < m->num_children; i++)
         num += num_adapted(m->children[i]);

@@ -31,10 +31,10 @@ static cr_status drop(const cr_adapter *a, const cr_pass *p, const cr_mem *x, co
 static cr_status low_rank_of(const cr_module *m, cr_pass *p, const cr_mem *x, cr_low_rank *out,
                              cr_err *err)
 {
-    const cr_adapter *a = m->adapter;
+    const cr_adapter *a = cri_adapter_of(m, p);
 
     *out = (cr_low_rank){0};
-    if (!cri_is_adapted(m, p)) return CR_OK;
+    if (!a) return CR_OK;
     *out = (cr_low_rank){a->a->weight->weight, a->b->weight->weight, a->scale, NULL};
     if (!is_dropped(a, p)) return CR_OK;
     CR_TRY(cri_push(p->scratch, p, p->num_rows, a->a->weight->shape[1], &out->x, err));
@@ -73,15 +73,15 @@ cr_status cri_adapted_linears_back(const cr_module *const *m, int num, cr_pass *
         a.w[i] = cri_own(m[i]->weight)->weight;
         CR_TRY(low_rank_of(m[i], p, x, &a.low[i], err));
         if (!a.low[i].a.data) continue;
-        a.da[i] = cri_grad(m[i]->adapter->a->weight);
-        a.db[i] = cri_grad(m[i]->adapter->b->weight);
+        a.da[i] = cri_grad(cri_adapter_of(m[i], p)->a->weight);
+        a.db[i] = cri_grad(cri_adapter_of(m[i], p)->b->weight);
     }
     cols = cr_low_ranks(a.low, num);
     CR_TRY(cri_push(p->scratch, p, p->num_rows, cols, &a.h, err));
     CR_TRY(cri_push(p->scratch, p, p->num_rows, cols, &a.dh, err));
     CR_TRY(cr_adapted_linears_grad(p->dev, &a, err));
     for (int i = 0; i < num && dx; i++)
-        if (a.low[i].x) CR_TRY(drop(m[i]->adapter, p, a.low[i].x, dx, dx, err));
+        if (a.low[i].x) CR_TRY(drop(cri_adapter_of(m[i], p), p, a.low[i].x, dx, dx, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

@@ -1,7 +1,7 @@
 /* adapters.h -- LoRA of Linears (cr_adapter). Inside models/ only.
  *
- * Products are cr_adapted_linears (kernels/adapters.h), one for Linears of the same rows. With adapters off the numbers are those of a model
- * without them.
+ * Products are cr_adapted_linears (kernels/adapters.h), one for Linears of the same rows. The numbers of a pass are those of a model that has
+ * its adapter alone, or none.
  */
 #ifndef CR_MODELS_PARTS_ADAPTERS_H
 #define CR_MODELS_PARTS_ADAPTERS_H
@@ -9,12 +9,19 @@
 #include "kernels/adapters.h"
 #include "models/pass_impl.h"
 
-/* Adds them to a tree, and freezes what is not is_added. CR_ECONFIG, CR_EABSENT: no Linear, or one that cannot have one. */
+/* Adds o, o->next, .. to a tree, and freezes what is not is_added. CR_ECONFIG, CR_EABSENT: no Linear, or one that cannot have one. */
 CR_MUST cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err *err);
 
+/* That of the pass; NULL: none. */
+static inline const cr_adapter *cri_adapter_of(const cr_module *m, const cr_pass *p)
+{
+    const cr_adapter *own = m->adapters && p->adapter >= 0 ? &m->adapters[p->adapter] : NULL;
+
+    return own && own->a ? own : NULL;
+}
 static inline bool cri_is_adapted(const cr_module *m, const cr_pass *p)
 {
-    return m->adapter && !p->has_adapters_off;
+    return cri_adapter_of(m, p) != NULL;
 }
 /* Is one of them? */
 static inline bool cri_are_adapted(const cr_module *const *m, int num, const cr_pass *p)

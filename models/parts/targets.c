@@ -28,6 +28,17 @@ typedef struct targets {
     size_t num_names;
 } targets;
 
+/* Number of the adapter whose options (of the model) these are. */
+static int number_of(const cr_model *model, const cr_adapter_options *o)
+{
+    return (int)(o - model->adapters);
+}
+
+static bool has_it(const targets *t, const cr_module *m)
+{
+    return m->adapters && m->adapters[number_of(m->model, t->o)].a;
+}
+
 static void add_name(targets *t, const char *name)
 {
     t->names = cr_realloc(t->names, t->num_names * sizeof *t->names,
@@ -60,6 +71,7 @@ static void list_targets(cr_module *m, targets *t)
         t->linears = cr_realloc(t->linears, n * sizeof *t->linears, (n + 1) * sizeof *t->linears);
         t->linears[t->num_linears++] = m;
         add_name(t, dot ? dot + 1 : m->name);
+        return; /* what is below is of other adapters */
     }
     for (size_t i = 0; i < m->num_children; i++)
         list_targets(m->children[i], t);
@@ -151,35 +163,59 @@ static cr_status no_match(const targets *all, const char *target, cr_err *err)
 
 /* ---- parameters ---- */
 
-static cr_param *add_factor(cr_module *parent, const char *name, int64_t in, int64_t out, bool is_a)
+/* One more child. */
+static void make_room(cr_module *parent)
 {
-    cr_param *p = cri_linear_add(parent, name, in, out, false)->weight;
+    size_t num = parent->num_children;
+    cr_module **children = cri_alloc(parent->model, (num + 1) * sizeof *children);
 
+    if (num) memcpy(children, parent->children, num * sizeof *children);
+    parent->children = children;
+}
+
+/* name: PEFT's. */
+static cr_module *add_factor(cr_module *parent, const char *name, int64_t in, int64_t out,
+                             bool is_a, const cr_adapter_options *o)
+{
+    int at = number_of(parent->model, o);
+    char text[64];
+    size_t num_bytes;
+    cr_module *m;
+    cr_param *p;
+
+    make_room(parent);
+    snprintf(text, sizeof text, at ? "%s_%d" : "%s", name, at);
+    m = cri_linear_add(parent, text, in, out, false);
+    p = m->weight;
     p->init = is_a ? CR_INIT_UNIFORM : CR_INIT_ZEROS; /* kaiming_uniform with a = sqrt(5) */
     if (is_a) p->init_std = (float)(1 / sqrt((double)in));
     p->is_added = p->is_adapter = true;
-    return p;
+    p->adapter = at;
+    if (at == 0) return m;
+    num_bytes = strlen(parent->name) + strlen(name) + sizeof "..weight";
+    p->file_name = p->alias = cri_alloc(parent->model, num_bytes);
+    snprintf(p->alias, num_bytes, "%s.%s.weight", parent->name, name);
+    return m;
 }
 
 /* times: of rank and alpha. a: NULL: its own. */
-static cr_adapter *adapt(cr_module *m, cr_module *a, int64_t times, const cr_adapter_options *o)
+static const cr_adapter *adapt(cr_module *m, cr_module *a, int64_t times,
+                               const cr_adapter_options *o)
 {
-    cr_adapter *adapter = cri_alloc(m->model, sizeof *adapter);
+    const cr_model *model = m->model;
     int64_t in = m->weight->shape[1], out = m->weight->shape[0], rank = o->rank * times;
     double alpha = o->alpha * (double)times;
+    cr_adapter *all = cri_alloc(model, (size_t)model->num_adapters * sizeof *all),
+               *adapter = &all[number_of(model, o)];
 
-    if (!a) {
-        add_factor(m, "lora_A", in, rank, true);
-        a = m->children[0];
-    }
-    add_factor(m, "lora_B", rank, out, false);
+    if (m->adapters) memcpy(all, m->adapters, (size_t)model->num_adapters * sizeof *all);
     *adapter =
-        (cr_adapter){.a = a,
-                     .b = m->children[m->num_children - 1],
+        (cr_adapter){.a = a ? a : add_factor(m, "lora_A", in, rank, true, o),
+                     .b = add_factor(m, "lora_B", rank, out, false, o),
                      .scale = (float)(alpha / (o->use_rslora ? sqrt((double)rank) : (double)rank)),
                      .dropout = o->dropout,
                      .key = cr_hash64(m->name, strlen(m->name))};
-    m->adapter = adapter;
+    m->adapters = all;
     return adapter;
 }
 
@@ -223,9 +259,8 @@ static void adapt_expert(const block *b, cr_module *m, int64_t times, const cr_a
     int64_t width = parts->width, in = parts->gate->weight->shape[1];
 
     if (has_gate_up) {
-        cr_param *a = add_factor(m, "gate_up_proj.lora_A", in, o->rank * times, true);
-        cr_module *shared = m->children[m->num_children - 1];
-        stack_a(model, a, inner, m->expert);
+        cr_module *shared = add_factor(m, "gate_up_proj.lora_A", in, o->rank * times, true, o);
+        stack_a(model, shared->weight, inner, m->expert);
         stack_b(model, adapt(parts->gate, shared, times, o)->b->weight, inner, m->expert, 2 * width,
                 0);
         stack_b(model, adapt(parts->up, shared, times, o)->b->weight, inner, m->expert, 2 * width,
@@ -284,7 +319,7 @@ static cr_status adapt_block(const block *b, const cr_adapter_options *o, cr_err
 static cr_status take_all(const targets *t, bool is_router)
 {
     for (size_t i = 0; i < t->num_linears && !is_router; i++)
-        if (!t->linears[i]->adapter) adapt(t->linears[i], NULL, 1, t->o);
+        if (!has_it(t, t->linears[i])) adapt(t->linears[i], NULL, 1, t->o);
     for (size_t i = 0; i < t->num_blocks; i++) {
         block *b = &t->blocks[i];
         const cri_sparse *parts = b->m->impl;
@@ -305,7 +340,7 @@ static cr_status take(const targets *t, matcher *m, cr_err *err)
         return take_all(t, true);
     for (size_t i = 0; i < t->num_linears && !m->is_of_parameters; i++) {
         CR_TRY(match(m, t->linears[i]->name, &is_match, err));
-        if (is_match && !t->linears[i]->adapter) adapt(t->linears[i], NULL, 1, t->o);
+        if (is_match && !has_it(t, t->linears[i])) adapt(t->linears[i], NULL, 1, t->o);
     }
     for (size_t i = 0; i < t->num_blocks; i++)
         CR_TRY(match_block(m, &t->blocks[i], err));
@@ -372,16 +407,14 @@ static const char *keep_text(const cr_model *model, const char *text)
     return text ? cr_arena_strndup(model->own->arena, text, strlen(text)) : NULL;
 }
 
-static cr_adapter_options *keep_options(cr_model *model, const cr_adapter_options *o)
+static void keep_options(const cr_model *model, const cr_adapter_options *o,
+                         cr_adapter_options *own)
 {
-    cr_adapter_options *own = cri_alloc(model, sizeof *own);
-
     *own = *o;
+    own->next = NULL;
     own->target = keep_text(model, o->target);
     own->folder = keep_text(model, o->folder);
     own->parameters = keep_text(model, o->parameters);
-    model->adapters = own;
-    return own;
 }
 
 /* What has an adapter by its names, where a target alone would say something else to PEFT: it has parameters for experts and
@@ -391,7 +424,7 @@ static void list_adapted(const targets *t, const cr_model *model, cr_adapter_opt
     cr_buf modules = {0}, parameters = {0};
 
     for (size_t i = 0; i < t->num_linears; i++)
-        if (t->linears[i]->adapter)
+        if (has_it(t, t->linears[i]))
             cr_buf_addf(&modules, "%s%s", modules.num_bytes ? "," : "", t->linears[i]->name);
     for (size_t i = 0; i < t->num_blocks; i++) {
         const block *b = &t->blocks[i];
@@ -434,8 +467,8 @@ static cr_status complete(const cr_adapter_options *there, cr_adapter_options *o
     return CR_OK;
 }
 
-static cr_status take_options(cr_model *model, const cr_adapter_options *o,
-                              cr_adapter_options **own, cr_err *err)
+static cr_status take_options(const cr_model *model, const cr_adapter_options *o,
+                              cr_adapter_options *own, cr_err *err)
 {
     cr_adapter_options all = *o, there = {0};
     char *base = NULL;
@@ -447,7 +480,7 @@ static cr_status take_options(cr_model *model, const cr_adapter_options *o,
                 all.alpha);
     if (err->status == CR_OK && !(all.dropout >= 0 && all.dropout < 1))
         cr_fail(err, CR_ECONFIG, "adapters with a dropout of %g", all.dropout);
-    if (err->status == CR_OK) *own = keep_options(model, &all);
+    if (err->status == CR_OK) keep_options(model, &all, own);
     cr_peft_options_fini(&there);
     cr_free(base);
     return err->status;
@@ -458,25 +491,34 @@ bool cr_adapter_is_pattern(const char *target)
     return strpbrk(target, "*$|(") != NULL;
 }
 
-const char *cr_model_adapter_folder(const cr_model *model)
+/* own: in model->adapters. */
+static cr_status add_adapter(const cr_model *model, const cr_adapter_options *o,
+                             cr_adapter_options *own, cr_err *err)
 {
-    return model->adapters ? model->adapters->folder : NULL;
-}
+    targets t = {.o = own};
 
-cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err *err)
-{
-    cr_adapter_options *own = NULL;
-    targets t = {0};
-
-    CR_TRY(take_options(model, o, &own, err));
-    t.o = own;
+    CR_TRY(take_options(model, o, own, err));
     list_targets(model->root, &t);
-    if (take_targets(&t, own, err) == CR_OK) {
+    if (take_targets(&t, own, err) == CR_OK)
         list_adapted(&t, model, own);
-        freeze_base(model->root);
-    }
+    else if (own->folder)
+        cr_fail_add(err, "%s", own->folder);
     cr_free(t.linears);
     cr_free(t.blocks);
     cr_free(t.names);
     return err->status;
+}
+
+cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err *err)
+{
+    cr_adapter_options *own;
+    int at = 0;
+
+    for (const cr_adapter_options *each = o; each; each = each->next)
+        model->num_adapters++;
+    model->adapters = own = cri_alloc(model, (size_t)model->num_adapters * sizeof *own);
+    for (; o; o = o->next)
+        CR_TRY(add_adapter(model, o, &own[at++], err));
+    freeze_base(model->root);
+    return CR_OK;
 }

@@ -109,7 +109,8 @@ static cr_status describe(cr_served *x, const char *template, cr_err *err)
         .created = time(NULL),
     };
     if (!x->weights[0])
-        cr_note(digest_weights(folder, cr_model_adapter_folder(x->model), x->weights, err));
+        cr_note(digest_weights(folder, x->model->adapters ? x->model->adapters->folder : NULL,
+                               x->weights, err));
     if (err->status == CR_OK) cr_note(open_texts(x, folder, template, err));
     cr_free(folder);
     return err->status;

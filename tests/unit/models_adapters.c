@@ -182,10 +182,10 @@ static void bits_of_the_base(void **state)
         for (int t = 0; t < 21; t++)
             num += fabsf(on[t] - wide[t]) < 0.25f * fabsf(base[t] - wide[t]) + 0.1f;
         assert_true(num > 18);
-        pass.has_adapters_off = true;
+        pass.adapter = CR_NO_ADAPTER;
         run(&b, &pass, off);
         assert_memory_equal(base, off, sizeof off);
-        pass.has_adapters_off = false;
+        pass.adapter = 0;
         for (size_t i = 0; i < b.model->num_params; i++) {
             const cr_param *p = b.model->params[i];
             float *zeros = CR_NEW_ARRAY(float, (size_t)p->num_elems);
@@ -376,7 +376,7 @@ static void first_values(void **state)
     for (int i = 0; i < 64 * 4; i++)
         assert_true(y[i] == 0);
     assert_false(cr_model_find_param(model, "model.norm.weight")->is_trainable);
-    check_near(cr_model_find_module(model, "model.layers.0.mlp.up_proj")->adapter->scale, 2, 0);
+    check_near(cr_model_find_module(model, "model.layers.0.mlp.up_proj")->adapters->scale, 2, 0);
     cr_model_free(model);
 }
 
@@ -482,7 +482,7 @@ static void units(void **state)
                 assert_non_null(strstr(unit->trained.params[n]->name, ".lora_"));
             for (size_t n = 0; n < unit->frozen.num_params; n++)
                 assert_null(strstr(unit->frozen.params[n]->name, ".lora_"));
-            if (strcmp(unit->module->cls, "Linear") == 0 && unit->module->adapter)
+            if (strcmp(unit->module->cls, "Linear") == 0 && unit->module->adapters)
                 assert_int_equal(unit->trained.num_params, 2);
         }
         assert_int_equal(u.num_trained, 4 * 2 * (4 * (64 + 64) + 3 * (64 + 96)));

@@ -162,13 +162,15 @@ static void write_adapter(const char *name, const cr_adapter_options *o, cr_dtyp
 
 /* ---- a model from files ---- */
 
-static cr_status open_files(const char *adapter, model_bench *b, cr_err *err)
+/* beside: another adapter, or NULL. */
+static cr_status open_files(const char *adapter, const char *beside, model_bench *b, cr_err *err)
 {
-    cr_model_options options = {0};
-    char *base = path_of(golden_of == of_peft ? "base" : "base_moe"), *name = NULL;
+    const cr_adapter_options other = {.folder = beside, .dropout = -1};
+    const cr_model_options options = {
+        .adapters = {.folder = adapter, .dropout = -1, .next = beside ? &other : NULL}};
+    char *base = path_of(golden_of == of_peft ? "base" : "base_moe");
 
     *b = (model_bench){0};
-    CR_TRY_GOTO(out, cr_peft_config_read(adapter, &options.adapters, &name, err));
     CR_TRY_GOTO(out, cr_model_open_with(base, &options, &b->model, err));
     CR_TRY_GOTO(out, cr_device_open(cr_device_default(), 1, &b->dev, err));
     CR_TRY_GOTO(out, cr_full_weights_load(&b->full, b->model, b->dev, CR_F32, base, err));
@@ -176,14 +178,12 @@ static cr_status open_files(const char *adapter, model_bench *b, cr_err *err)
     b->scratch = cr_stack_create(b->dev);
     b->state = cr_pass_state_create();
 out:
-    cr_peft_options_fini(&options.adapters);
     cr_free(base);
-    cr_free(name);
     return err->status;
 }
 
-/* The log-probs of a folder's model; returns how many there are. */
-static size_t run_folder(const char *adapter, float *log_probs)
+/* The log-probs of a pass with number `at` of a folder and one beside it; returns how many there are. */
+static size_t run_beside(const char *adapter, const char *beside, int at, float *log_probs)
 {
     cr_outputs out = {{log_probs}};
     cr_err err = {0};
@@ -191,13 +191,18 @@ static size_t run_folder(const char *adapter, float *log_probs)
     cr_pass pass;
     inputs in;
 
-    must(open_files(adapter, &b, &err), &err);
+    must(open_files(adapter, beside, &b, &err), &err);
     make_inputs(&in);
-    pass = pass_of(&b, &in, &(cr_pass){.dtype = CR_F32});
+    pass = pass_of(&b, &in, &(cr_pass){.dtype = CR_F32, .adapter = at});
     pass.tape = NULL;
     must(cr_model_forward(b.model, &pass, &out, &err), &err);
     model_bench_close(&b);
     return 21;
+}
+
+static size_t run_folder(const char *adapter, float *log_probs)
+{
+    return run_beside(adapter, NULL, 0, log_probs);
 }
 
 static void check_refusal(const char *adapter, const char *sentence)
@@ -205,7 +210,8 @@ static void check_refusal(const char *adapter, const char *sentence)
     cr_err err = {0};
     model_bench b;
 
-    if (open_files(adapter, &b, &err) == CR_OK) fail_msg("%s was read, not: %s", adapter, sentence);
+    if (open_files(adapter, NULL, &b, &err) == CR_OK)
+        fail_msg("%s was read, not: %s", adapter, sentence);
     if (!strstr(err.msg, sentence) || strchr(err.msg, '\n'))
         fail_msg("'%s', expected '%s'", err.msg, sentence);
     cr_model_free(b.model);
@@ -255,6 +261,32 @@ static void experts_of_peft(void **state)
     golden_of = of_peft;
 }
 
+/* Two adapters of a model: each has the bits that it has alone. */
+static void beside_each_other(void **state)
+{
+    static const char *const folders[][2] = {{"tests/parity/peft_moe", "tests/parity/peft_older"},
+                                             {"tests/parity/peft", "some"}};
+    const cr_adapter_options some = {"all-linear", 3, 16};
+
+    (void)state;
+    write_adapter("some", &some, CR_F32);
+    for (int i = 0; i < 2; i++) {
+        char *other = i ? path_of("some") : cr_strdup(folders[i][1]);
+        const char *const names[] = {folders[i][0], other};
+        for (int at = 0; at < 4; at++) { /* in either order */
+            float want[MAX_TOKENS], got[MAX_TOKENS];
+            int first = at / 2;
+            size_t num;
+            if (i == 0) golden_of = names[0];
+            num = run_folder(names[(at + first) % 2], want);
+            run_beside(names[first], names[!first], at % 2, got);
+            assert_memory_equal(got, want, num * sizeof *got);
+        }
+        golden_of = of_peft;
+        cr_free(other);
+    }
+}
+
 static const struct {
     const char *name;
     cr_adapter_options o;
@@ -299,7 +331,7 @@ static void round_trips(void **state)
         cr_peft_options_fini(&read);
         cr_free(base);
         run_folder(at, got);
-        must(open_files(at, &b, &err), &err);
+        must(open_files(at, NULL, &b, &err), &err);
         set_weights(&b);
         make_inputs(&in);
         pass = pass_of(&b, &in, &(cr_pass){.dtype = CR_F32});
@@ -341,8 +373,8 @@ static void options_of_a_folder(void **state)
         assert_null(cases[i].sentence);
         assert_int_equal(model->adapters->rank, 2);
         assert_true(model->adapters->alpha == 3 && model->adapters->use_rslora);
-        assert_string_equal(cr_model_adapter_folder(model), of_peft);
-        assert_non_null(cr_model_find_module(model, "model.layers.1.mlp.down_proj")->adapter);
+        assert_string_equal(model->adapters->folder, of_peft);
+        assert_non_null(cr_model_find_module(model, "model.layers.1.mlp.down_proj")->adapters);
         cr_model_free(model);
     }
     free(text);
@@ -363,7 +395,7 @@ static void dtypes(void **state)
         cr_err err = {0};
         model_bench b;
         write_adapter("dtypes", &o, all[i]);
-        must(open_files(at, &b, &err), &err);
+        must(open_files(at, NULL, &b, &err), &err);
         weights = model_bench_weights(&b);
         p = cr_model_find_param(b.model, "model.layers.1.self_attn.q_proj.lora_B.weight");
         for (int64_t e = 0; e < p->num_elems; e++) {
@@ -504,14 +536,14 @@ static cr_tensors *open_tensors(const char *in)
 /* W + scale B A of float32 numbers, in float64. */
 static double exact(const cr_module *m, cr_dtype dtype, int64_t row, int64_t col)
 {
-    const cr_param *a = m->adapter->a->weight, *b = m->adapter->b->weight;
+    const cr_param *a = m->adapters->a->weight, *b = m->adapters->b->weight;
     int64_t rank = b->shape[1], cols = a->shape[1];
     double stored, sum = 0;
 
     for (int64_t k = 0; k < rank; k++)
         sum += (double)value_of(b, row * rank + k) * (double)value_of(a, k * cols + col);
     return (double)store(dtype, value_of(m->weight, row * cols + col), &stored) +
-           (double)m->adapter->scale * sum;
+           (double)m->adapters->scale * sum;
 }
 
 /* Adapted weights are off by the rounding to their dtype and little more; all others have the bytes of the base. */
@@ -530,7 +562,7 @@ static void check_merged(const char *base, const char *name, cr_dtype dtype,
         cr_free(module);
         assert_string_equal(t->dtype, old->dtype);
         assert_int_equal(t->num_bytes, old->num_bytes);
-        if (!m || !m->adapter || strstr(t->name, ".bias")) {
+        if (!m || !m->adapters || strstr(t->name, ".bias")) {
             assert_memory_equal(t->data, old->data, t->num_bytes);
             continue;
         }
@@ -628,6 +660,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_peft),
         cmocka_unit_test(experts_of_peft),
+        cmocka_unit_test(beside_each_other),
         cmocka_unit_test(round_trips),
         cmocka_unit_test(options_of_a_folder),
         cmocka_unit_test(dtypes),
