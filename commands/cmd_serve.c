@@ -63,7 +63,9 @@ static int run(int argc, char **argv)
         {"quiet", CR_OPT_FLAG, &args.is_quiet, NULL,
          "no notes on FILE, no line that says where it listens"},
         {"port-file", CR_OPT_STRING, &args.port_file, "FILE", "gets the number of the port"},
-        CR_ADAPTER_OPTION(call.adapter),
+        {"adapter", CR_OPT_LIST, &args.adapters, "[NAME=]DIR",
+         "a LoRA adapter in PEFT's layout beside MODEL, which requests name as their model "
+         "(default: DIR); may be given again"},
         {"device", CR_OPT_STRING, &call.device, "NAME",
          "cpu, cuda (never run on a GPU: docs/cuda.md); default: device of FILE, cpu of a MODEL"},
         CR_HOSTS_OPTIONS(call.hosts),
@@ -78,6 +80,7 @@ static int run(int argc, char **argv)
         !is_help)
         code = cr_serve_run(&call, &args);
     cr_words_free(&call.words);
+    cr_words_free(&args.adapters);
     return err.status ? cr_command_fail(&cr_command_serve, &err) : code;
 }
 
@@ -88,6 +91,8 @@ const cr_command cr_command_serve = {
     "clients of "
     "OpenAI, vLLM and SGLang: log-probs of prompts, "
     "samples, chats, streams. Ends with SIGTERM or Ctrl-C.",
-    "croll serve output/quickstart/sft_model --listen 127.0.0.1:8000 model_args.dtype=fp32",
+    "croll serve output/quickstart/sft_model --listen 127.0.0.1:8000 model_args.dtype=fp32\n"
+    "  croll serve output/quickstart/model --served-model-name base --adapter "
+    "sums=output/lora/adapter",
     run,
 };

@@ -8,7 +8,6 @@
 #include "launch/ranks.h"
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
-#include "models/files/peft.h"
 #include "models/models.h"
 #include "models/weights.h"
 #include "samples/roles.h"
@@ -141,15 +140,16 @@ cr_status cr_session_read_role(cr_session *s, cr_session_kind kind, const char *
     return find_role(s, words->word[0], role, err);
 }
 
-cr_status cr_session_adapt(cr_session *s, const cr_session_call *call, cr_err *err)
+void cr_session_adapt(cr_session *s, const char *const *folders, size_t num)
 {
-    char *base;
+    cr_adapter_options *at = &s->options.adapters;
 
-    if (!call->adapter) return CR_OK;
-    if (cr_peft_config_read(call->adapter, &s->options.adapters, &base, err) != CR_OK)
-        return cr_fail_add(err, "--adapter");
-    cr_free(base);
-    return CR_OK;
+    s->more = CR_NEW_ARRAY(cr_adapter_options, num);
+    for (size_t i = 0; i < num; i++) {
+        if (i) at->next = &s->more[i - 1];
+        if (i) at = &s->more[i - 1];
+        *at = (cr_adapter_options){.folder = folders[i], .dropout = -1};
+    }
 }
 
 bool cr_session_launch(const cr_session *s, const cr_session_call *call, int *code)
@@ -351,7 +351,7 @@ int cr_session_leave(cr_session *s, const cr_command *command, int code, const c
     cr_model_free(s->model);
     if (s->dev) cr_device_close(s->dev);
     cr_config_free(&s->config);
-    cr_peft_options_fini(&s->options.adapters);
+    cr_free(s->more);
     *s = (cr_session){0};
     return code;
 }

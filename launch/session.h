@@ -5,7 +5,7 @@
  * configs/. A command that works on several ranks does, in this order:
  *
  *     cr_session_read      keys; CR_OK on every rank or on none
- *     cr_session_adapt     an adapter beside MODEL, if the call names one
+ *     cr_session_adapt     adapters beside MODEL, if the call names any
  *     cr_session_launch    is this the process that only starts the ranks and waits for them?
  *     cr_session_join      the world: from here on it has a rank; or left to cr_session_open
  *     cr_session_open      device, mesh, model, weights
@@ -36,6 +36,7 @@ typedef struct cr_session {
     cr_session_kind kind;
     const char *folder;       /* borrowed from words or keys */
     cr_model_options options; /* of every model that it opens */
+    cr_adapter_options *more; /* [num - 1] adapters after the first of them, owned */
     cr_config config;
     const cr_worker_config *keys; /* in config */
     bool has_dtype;               /* a key says so */
@@ -76,8 +77,8 @@ typedef struct cr_session_call {
         "adapter", CR_OPT_STRING, &(value), "DIR",                                            \
             "a LoRA adapter in PEFT's layout; MODEL is its base and stays as it is, unmerged" \
     }
-/* Local. CR_EFORMAT, CR_EABSENT: what of the folder is not available (models/files/peft.h). */
-CR_MUST cr_status cr_session_adapt(cr_session *session, const cr_session_call *call, cr_err *err);
+/* Models are opened with these PEFT folders (models/files/peft.h), which are borrowed, in this order. */
+void cr_session_adapt(cr_session *session, const char *const *folders, size_t num);
 /* True: the call ran on several ranks, or failed; *code is the exit code of the command. */
 bool cr_session_launch(const cr_session *session, const cr_session_call *call, int *code);
 /* Collective. */

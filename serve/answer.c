@@ -284,7 +284,11 @@ void cr_serve_model_body(const cr_serve_model *m, cr_buf *out)
     cr_buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"croll\"",
                 (long long)m->created);
     add_member(out, "root", m->root);
-    cr_buf_addf(out, ",\"parent\":null,\"max_model_len\":%lld,\"permission\":[],\"croll\":{",
+    if (m->parent)
+        add_member(out, "parent", m->parent);
+    else
+        cr_buf_adds(out, ",\"parent\":null");
+    cr_buf_addf(out, ",\"max_model_len\":%lld,\"permission\":[],\"croll\":{",
                 (long long)m->max_model_len);
     add_model_identity(m, out);
     if (m->self_check) add_member(out, "self_check", m->self_check);

@@ -41,6 +41,11 @@ static size_t place_of(const cr_job *job)
     return job->request.model->place;
 }
 
+static bool is_same_model(const cr_job *a, const cr_job *b)
+{
+    return place_of(a) == place_of(b) && a->request.model->adapter == b->request.model->adapter;
+}
+
 void cr_compute_free(cr_compute *c)
 {
     while (c->num_jobs) {
@@ -149,7 +154,7 @@ static entry *choose(cr_compute *c, const entry *first, double *until)
     *until = 1e300;
     for (size_t i = 0; i < c->num_jobs; i++) {
         entry *e = &c->entries[i];
-        if (first && place_of(e->job) != place_of(first->job)) continue;
+        if (first && !is_same_model(e->job, first->job)) continue;
         if (!next_ask(e) || (next && e->share == next->share)) continue;
         if (next && e->share->used >= next->share->used) {
             if (e->share->used < *until) *until = e->share->used;
@@ -219,7 +224,8 @@ static cr_status run_round(cr_compute *c, cr_err *err)
     for (e = first = choose(c, NULL, &until); e && gather(c, e, until, &num, &tokens);)
         e = choose(c, first, &until);
     if (num == 0) return CR_OK;
-    CR_TRY(cr_scoring_round(c->scoring, place_of(first->job), c->asks, num, c->scores, err));
+    CR_TRY(cr_scoring_round(c->scoring, place_of(first->job), first->job->request.model->adapter,
+                            c->asks, num, c->scores, err));
     for (size_t i = 0; i < c->num_jobs; i++)
         if (c->entries[i].num_in_round > 0)
             c->entries[i].job->model_s += cr_scoring_forward_s(c->scoring);

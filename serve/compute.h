@@ -1,8 +1,8 @@
 /* compute.h -- jobs on models: rounds of scoring and steps of their engines, in turns.
  *
  * Each step is one round of the jobs that wait for scores, at most round_tokens long, and one step of each engine for
- * those that sample: neither kind starves the other. A round is of the model of the prompt whose turn it is; prompts of
- * other models wait for the next one. Prompts of a round, and those that get a place in the engine,
+ * those that sample: neither kind starves the other. A round is of the model of the prompt whose turn it is, and of its adapter; prompts of
+ * others wait for the next one. Prompts of a round, and those that get a place in the engine,
  * are chosen by what their tenants have used so far (serve/share.h): a request with thousands of prompts gets its part
  * of each round, not all of it; while there are several tenants, and a minute longer, one takes at most seven eighths
  * of the engine's places. Jobs of one tenant go in the order of their arrival. What arrives while a round runs is in the next one;
@@ -41,7 +41,7 @@ typedef struct cr_compute {
 /* max_samples: that an engine runs at a time. */
 void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_lanes *lanes, int64_t round_tokens,
                      int64_t max_samples);
-/* The engine of a model, while no job of it is there. */
+/* The engine of a model, of which requests have the place, while no job of it is there. */
 void cr_compute_set_engine(cr_compute *c, size_t place, cr_engine *engine);
 void cr_compute_free(cr_compute *c); /* with its jobs */
 

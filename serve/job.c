@@ -196,7 +196,8 @@ static cr_generating generating_of(const cr_serve_request *r, size_t prompt)
         .continues_text = true,
         .keeps_special = !s->skips_special,
         .seed = (uint64_t)s->seed,
-        .cache_salt = s->cache_salt ? cr_hash64(s->cache_salt, strlen(s->cache_salt)) : 0};
+        .cache_salt = s->cache_salt ? cr_hash64(s->cache_salt, strlen(s->cache_salt)) : 0,
+        .adapter = r->model->adapter};
 }
 
 /* As the engine draws the first token. */

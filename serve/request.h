@@ -45,8 +45,10 @@ typedef struct cr_serve_texts cr_serve_texts;
 
 /* One model by its name. Identity never changes while the struct is in use. */
 typedef struct cr_serve_model {
-    size_t place;               /* in the service */
+    size_t place;               /* of the model that computes, in the service */
+    int adapter;                /* of it; CR_NO_ADAPTER: this is that model itself */
     const char *name, *root;    /* root: its folder or name on the hub */
+    const char *parent;         /* of an adapter: the name of its base, or NULL */
     const char *weights_sha256; /* of the sorted hashes of its files */
     const char *tokenizer_sha256;
     const char *weight_version; /* "1", .. */
@@ -77,6 +79,9 @@ typedef struct cr_serve_service {
 
 /* The model of this name: NAME, or NAME@VERSION while it has that version. NULL: no such model. */
 const cr_serve_model *cr_serve_find_model(const cr_serve_service *service, const char *name);
+/* A sentence with the names that there are, as far as they go. */
+void cr_serve_no_model(const cr_serve_service *service, const char *name, char *text,
+                       size_t num_bytes);
 
 /* ---- a request ---- */
 

@@ -83,17 +83,28 @@ const cr_serve_model *cr_serve_find_model(const cr_serve_service *service, const
     return NULL;
 }
 
+void cr_serve_no_model(const cr_serve_service *service, const char *name, char *text,
+                       size_t num_bytes)
+{
+    size_t used =
+        (size_t)snprintf(text, num_bytes, "the model %.100s does not exist; there is", name);
+
+    for (size_t i = 0; i < service->num_models && used < num_bytes; i++)
+        used += (size_t)snprintf(text + used, num_bytes - used, "%s %s", i ? "," : "",
+                                 service->models[i].name);
+}
+
 static cr_status find_model(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)
 {
     cr_serve_request *r = &d->request;
+    char text[sizeof error->message];
 
     r->model = &service->models[0];
     if (!d->model || !*d->model) return CR_OK;
     r->model = cr_serve_find_model(service, d->model);
     if (r->model) return CR_OK;
-    return cr_serve_fail(error, 404, "model_not_found", "model",
-                         "the model %.200s does not exist; GET /v1/models lists those that do",
-                         d->model);
+    cr_serve_no_model(service, d->model, text, sizeof text);
+    return cr_serve_fail(error, 404, "model_not_found", "model", "%s", text);
 }
 
 static cr_status check_identity(const char *want, const char *has, const char *what,

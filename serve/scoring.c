@@ -1,6 +1,6 @@
 /* scoring.c -- see scoring.h.
  *
- * Rank 0 sends the model's place and the prompts to all as one message; every rank packs and runs its part of them, and
+ * Rank 0 sends the model's place, its adapter and the prompts to all as one message; every rank packs and runs its part of them, and
  * sends the numbers back in the order of the prompts. Messages are words of 4 bytes. */
 #include "serve/scoring.h"
 #include "kernels/sampling_ranges.h"
@@ -12,6 +12,11 @@
 
 #define NO_DEADLINE_S 1e9
 enum { TOLD = -1 /* in place of a model: a text follows */ };
+
+/* What a message of a round begins with. */
+typedef struct round_of {
+    int32_t place, adapter;
+} round_of;
 
 /* A prompt in a message: this, its ids, its lists of candidates, and of the draw the biased ids, their biases, allowed
  * and banned ids. */
@@ -205,8 +210,9 @@ static cr_draw_row read_draw(const header *h, const int32_t *prompt, const int32
 /* The asks of a round, as every rank reads them. */
 static void read_asks(cr_scoring *s)
 {
-    const int32_t *at = (const int32_t *)(const void *)s->round.data + 1, /* after the place */
-        *end = at - 1 + s->round.num_bytes / sizeof *at;
+    const int32_t *begin = (const int32_t *)(const void *)s->round.data,
+                  *at = begin + sizeof(round_of) / sizeof *at,
+                  *end = begin + s->round.num_bytes / sizeof *at;
 
     for (s->num_asks = 0; at < end; s->num_asks++) {
         size_t had = s->capacity_asks;
@@ -405,15 +411,17 @@ static cr_status run_round(cr_scoring *s, cr_err *err)
     size_t first, end, row = 0;
     cr_outputs out;
     arrays all;
-    int32_t at;
+    round_of of;
     double begin_s;
 
-    memcpy(&at, s->round.data, sizeof at);
+    memcpy(&of, s->round.data, sizeof of);
     read_asks(s);
     find_part(s, (size_t)cr_group_rank(dp), (size_t)cr_group_num_ranks(dp), &first, &end);
     out = pack(s, first, end, &all);
     begin_s = cr_now_s();
-    CR_TRY(cr_fsdp_forward(s->places[at].f, end > first ? &s->packed.batch : NULL, &out, err));
+    cr_fsdp_set_adapter(s->places[of.place].f, of.adapter);
+    CR_TRY(
+        cr_fsdp_forward(s->places[of.place].f, end > first ? &s->packed.batch : NULL, &out, err));
     s->forward_s = cr_now_s() - begin_s;
     cr_buf_clear(&s->sent);
     for (size_t i = first; is_teller && i < end; row += num_places(&s->asks[i++]))
@@ -442,17 +450,17 @@ static cr_status share(cr_scoring *s, cr_err *err)
     return status;
 }
 
-cr_status cr_scoring_round(cr_scoring *s, size_t at, const cr_score_ask *asks, size_t num,
-                           cr_score *scores, cr_err *err)
+cr_status cr_scoring_round(cr_scoring *s, size_t at, int adapter, const cr_score_ask *asks,
+                           size_t num, cr_score *scores, cr_err *err)
 {
-    const int32_t word = (int32_t)at;
+    const round_of of = {(int32_t)at, adapter};
 
     CR_CHECK(num > 0, "a round without prompts");
     for (size_t i = 0; i < num; i++)
         if (cr_scoring_check(s, at, &asks[i], err) != CR_OK)
             return cr_fail_add(err, "prompt %zu", i);
     cr_buf_clear(&s->sent);
-    cr_buf_add(&s->sent, &word, sizeof word);
+    cr_buf_add(&s->sent, &of, sizeof of);
     for (size_t i = 0; i < num; i++)
         put_ask(&s->sent, &asks[i]);
     CR_TRY(share(s, err));

@@ -10,7 +10,7 @@
  *     rank 0:  create, round, round, .., end, destroy
  *     others:  create, follow (until rank 0 ends), destroy
  *
- * Several models of one mesh have places 0, 1, ..; a round is of one of them.
+ * Several models of one mesh have places 0, 1, ..; a round is of one of them, and of one of its adapters (cr_pass.adapter).
  *
  * A round is as large as the caller makes it: each rank runs a part of the prompts, whole ones (with ulysses_size
  * the ranks of a group share theirs), and needs memory for that part's activations. Between rounds the others
@@ -72,8 +72,9 @@ void cr_scoring_set(cr_scoring *s, size_t place, const cr_model *model, cr_fsdp 
 CR_MUST cr_status cr_scoring_check(const cr_scoring *s, size_t place, const cr_score_ask *ask,
                                    cr_err *err);
 /* On rank 0: num prompts, at least 1; scores [num] are valid until the next round. Collective. */
-CR_MUST cr_status cr_scoring_round(cr_scoring *s, size_t place, const cr_score_ask *asks,
-                                   size_t num, cr_score *scores, cr_err *err);
+CR_MUST cr_status cr_scoring_round(cr_scoring *s, size_t place, int adapter,
+                                   const cr_score_ask *asks, size_t num, cr_score *scores,
+                                   cr_err *err);
 /* Seconds that this rank's forward of the last round took. */
 double cr_scoring_forward_s(const cr_scoring *s);
 /* On rank 0: there will be no more rounds. Collective. */

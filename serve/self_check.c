@@ -19,8 +19,8 @@ static size_t make_line(int64_t vocab_size, int64_t max_len, int32_t *ids)
     return num;
 }
 
-cr_status cr_self_check_run(cr_scoring *scoring, size_t place, int64_t vocab_size, int64_t max_len,
-                            bool may_be_random, cr_self_check *out, cr_err *err)
+cr_status cr_self_check_run(cr_scoring *scoring, size_t place, int adapter, int64_t vocab_size,
+                            int64_t max_len, bool may_be_random, cr_self_check *out, cr_err *err)
 {
     int32_t ids[LINE_TOKENS];
     cr_score_ask ask = {.ids = ids, .first = 1, .has_entropy = true};
@@ -29,7 +29,7 @@ cr_status cr_self_check_run(cr_scoring *scoring, size_t place, int64_t vocab_siz
 
     *out = (cr_self_check){.entropy = 0};
     ask.num_ids = make_line(vocab_size, max_len, ids);
-    CR_TRY(cr_scoring_round(scoring, place, &ask, 1, &score, err));
+    CR_TRY(cr_scoring_round(scoring, place, adapter, &ask, 1, &score, err));
     for (size_t t = 0; t < score.num; t++) {
         is_finite = is_finite && isfinite(score.log_probs[t]) && isfinite(score.entropy[t]);
         out->entropy += score.entropy[t] / log((double)vocab_size) / (double)score.num;

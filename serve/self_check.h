@@ -17,8 +17,8 @@ typedef struct cr_self_check {
 } cr_self_check;
 
 /* On rank 0, as a round. max_len: longest line of the model. CR_EFORMAT: the model is refused. */
-CR_MUST cr_status cr_self_check_run(cr_scoring *scoring, size_t place, int64_t vocab_size,
-                                    int64_t max_len, bool may_be_random, cr_self_check *out,
-                                    cr_err *err);
+CR_MUST cr_status cr_self_check_run(cr_scoring *scoring, size_t place, int adapter,
+                                    int64_t vocab_size, int64_t max_len, bool may_be_random,
+                                    cr_self_check *out, cr_err *err);
 
 #endif

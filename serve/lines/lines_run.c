@@ -9,8 +9,9 @@ int cr_lines_run(const cr_session_call *call, const cr_lines_task *task)
     int code = 0;
 
     cr_lines_init(&lines, stdin, stdout);
-    if (cr_session_read(&session, task->kind, &call->words, &err) == CR_OK &&
-        cr_session_adapt(&session, call, &err) == CR_OK &&
+    cr_note(cr_session_read(&session, task->kind, &call->words, &err));
+    cr_session_adapt(&session, &call->adapter, call->adapter != NULL);
+    if (err.status == CR_OK &&
         (!task->settle || task->settle(task->ctx, &session, &err) == CR_OK) &&
         !cr_session_launch(&session, call, &code))
         cr_note(task->work(task->ctx, &session, call->device, &lines, &err));

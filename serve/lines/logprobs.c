@@ -180,7 +180,7 @@ static cr_status answer_waiting(ask *a, cr_err *err)
     }
     for (size_t i = a->first; i < a->num_lines; i++)
         if (!a->line[i].line.error) a->asks[num++] = a->line[i].ask;
-    if (num) CR_TRY(cr_scoring_round(a->scoring, 0, a->asks, num, a->scores, err));
+    if (num) CR_TRY(cr_scoring_round(a->scoring, 0, 0, a->asks, num, a->scores, err));
     num = 0;
     for (size_t i = a->first; i < a->num_lines; i++) {
         const cr_score *score = a->line[i].line.error ? NULL : &a->scores[num++];

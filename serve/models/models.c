@@ -31,58 +31,96 @@ static int by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* The digest of the sorted digests of all safetensors files, and of both files of an adapter (NULL: none): it does not
- * depend on their names. */
-static cr_status digest_weights(const char *folder, const char *adapter, char hex[CR_DIGEST_TEXT],
-                                cr_err *err)
+/* Of files. */
+typedef struct digests {
+    char (*of)[CR_DIGEST_TEXT]; /* [num] */
+    size_t num, capacity;
+} digests;
+
+static cr_status add_file(digests *d, const char *folder, const char *name, cr_err *err)
 {
-    static const char *const of_adapter[] = {CR_PEFT_CONFIG, CR_PEFT_TENSORS};
+    char *path = cr_path_join(folder, name);
+
+    d->of = cr_grow(d->of, d->num, &d->capacity, sizeof *d->of);
+    cr_note(cr_digest_file(path, d->of[d->num++], NULL, err));
+    cr_free(path);
+    return err->status;
+}
+
+/* All safetensors files. */
+static cr_status add_weights(digests *d, const char *folder, cr_err *err)
+{
     DIR *dir = opendir(folder);
     struct dirent *entry;
-    char(*digests)[CR_DIGEST_TEXT] = NULL;
-    size_t num = 0, capacity = 0;
 
     while (dir && err->status == CR_OK && (entry = readdir(dir))) {
         const char *end = strrchr(entry->d_name, '.');
-        char *path;
-        if (!end || strcmp(end, ".safetensors") != 0) continue;
-        path = cr_path_join(folder, entry->d_name);
-        digests = cr_grow(digests, num, &capacity, sizeof *digests);
-        cr_note(cr_digest_file(path, digests[num++], NULL, err));
-        cr_free(path);
+        if (end && strcmp(end, ".safetensors") == 0)
+            cr_note(add_file(d, folder, entry->d_name, err));
     }
     if (dir) closedir(dir);
-    for (size_t i = 0; adapter && i < CR_COUNT(of_adapter) && err->status == CR_OK; i++) {
-        char *path = cr_path_join(adapter, of_adapter[i]);
-        digests = cr_grow(digests, num, &capacity, sizeof *digests);
-        cr_note(cr_digest_file(path, digests[num++], NULL, err));
-        cr_free(path);
+    return err->status;
+}
+
+/* The digest of the sorted ones, which does not depend on names of files; they come into this order. */
+static void digest_all(const digests *d, char hex[CR_DIGEST_TEXT])
+{
+    if (d->num) qsort(d->of, d->num, sizeof *d->of, by_text);
+    cr_digest_bytes(d->num ? d->of[0] : "", d->num * sizeof *d->of, hex);
+}
+
+static cr_status digest_weights(const char *folder, char hex[CR_DIGEST_TEXT], cr_err *err)
+{
+    digests d = {0};
+
+    if (add_weights(&d, folder, err) == CR_OK) digest_all(&d, hex);
+    cr_free(d.of);
+    return err->status;
+}
+
+/* Of the files of the model, and of an adapter's with them. */
+static cr_status digest_names(cr_served *x, const char *folder, cr_err *err)
+{
+    digests base = {0};
+
+    cr_note(add_weights(&base, folder, err));
+    for (size_t i = 0; i < x->num_names && err->status == CR_OK; i++) {
+        cr_served_name *n = &x->names[i];
+        digests d = {0};
+        for (size_t k = 0; k < base.num; k++) {
+            d.of = cr_grow(d.of, d.num, &d.capacity, sizeof *d.of);
+            memcpy(d.of[d.num++], base.of[k], sizeof *d.of);
+        }
+        if (n->adapter != CR_NO_ADAPTER) {
+            const char *of = x->model->adapters[n->adapter].folder;
+            cr_note(add_file(&d, of, CR_PEFT_CONFIG, err));
+            cr_note(add_file(&d, of, CR_PEFT_TENSORS, err));
+        }
+        digest_all(&d, n->weights);
+        cr_free(d.of);
     }
-    if (num) qsort(digests, num, sizeof *digests, by_text);
-    cr_digest_bytes(num ? digests[0] : "", num * sizeof *digests, hex);
-    cr_free(digests);
+    cr_free(base.of);
     return err->status;
 }
 
 /* Tokenizer, templates and tokenizer_config.json, where the model has them. */
-static cr_status open_texts(cr_served *x, const char *folder, const char *template, cr_err *err)
+static cr_status open_texts(cr_served *x, const char *folder, cr_serve_model *identity, cr_err *err)
 {
     char *tokenizer = cr_path_join(folder, "tokenizer.json"),
          *config = cr_path_join(folder, "tokenizer_config.json");
     cr_err absent = {0};
 
-    x->identity.template = template;
     if (cr_file_exists(tokenizer)) {
         CR_TRY_GOTO(out, cr_encoder_open(&x->texts, folder, err));
         CR_TRY_GOTO(out, cr_digest_file(tokenizer, x->tokenizer, NULL, err));
-        x->identity.tokenizer = x->texts.tokenizer;
-        x->identity.tokenizer_sha256 = x->tokenizer;
-        x->identity.texts = x->strings = cr_serve_texts_create(x->texts.tokenizer);
-        if (cr_chat_open(folder, &x->chat, &absent) == CR_OK) x->identity.chat = x->chat;
+        identity->tokenizer = x->texts.tokenizer;
+        identity->tokenizer_sha256 = x->tokenizer;
+        identity->texts = x->strings = cr_serve_texts_create(x->texts.tokenizer);
+        if (cr_chat_open(folder, &x->chat, &absent) == CR_OK) identity->chat = x->chat;
     }
     if (cr_file_exists(config)) {
         CR_TRY_GOTO(out, cr_file_read(config, &x->tokenizer_config, err));
-        x->identity.tokenizer_config = x->tokenizer_config.data;
+        identity->tokenizer_config = x->tokenizer_config.data;
     }
 out:
     cr_free(tokenizer);
@@ -90,28 +128,35 @@ out:
     return err->status;
 }
 
-static cr_status describe(cr_served *x, const char *template, cr_err *err)
+/* place: of its rounds and its engine. */
+static cr_status describe(cr_served *x, size_t place, const char *template, cr_err *err)
 {
     const cr_model_config *c = &x->model->config;
     char *folder = cr_hub_find(x->folder);
-
-    if (!x->version[0]) strcpy(x->version, "1");
-    x->identity = (cr_serve_model){
-        .name = x->name,
-        .root = x->folder,
-        .weights_sha256 = x->weights,
+    cr_serve_model all = {
+        .place = place,
         .weight_version = x->version,
         .dtype = cr_dtype_name(x->dtype),
+        .template = template,
         .vocab_size = c->vocab_size,
         .max_model_len = c->position_limit ? c->position_limit : c->max_position_embeddings,
         .eos_ids = c->eos_ids,
         .num_eos = (size_t)c->num_eos,
         .created = time(NULL),
     };
-    if (!x->weights[0])
-        cr_note(digest_weights(folder, x->model->adapters ? x->model->adapters->folder : NULL,
-                               x->weights, err));
-    if (err->status == CR_OK) cr_note(open_texts(x, folder, template, err));
+
+    if (!x->version[0]) strcpy(x->version, "1");
+    if (!x->names->weights[0]) cr_note(digest_names(x, folder, err));
+    if (err->status == CR_OK) cr_note(open_texts(x, folder, &all, err));
+    for (size_t i = 0; i < x->num_names; i++) {
+        cr_served_name *n = &x->names[i];
+        n->identity = all;
+        n->identity.adapter = n->adapter;
+        n->identity.name = n->name;
+        n->identity.root = n->root;
+        n->identity.parent = i ? x->names->name : NULL;
+        n->identity.weights_sha256 = n->weights;
+    }
     cr_free(folder);
     return err->status;
 }
@@ -152,7 +197,7 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
     int64_t block =
         c->num_layers * (int64_t)cr_kv_block_bytes(dev, x->dtype, c->num_kv_heads, c->head_dim);
     cr_engine_limits limits = {.max_running = MAX_SAMPLES,
-                               .max_model_len = x->identity.max_model_len,
+                               .max_model_len = x->names->identity.max_model_len,
                                .keeps_prefixes = true};
 
     CR_TRY(cache_budget(m, x, block, &bytes, err));
@@ -162,13 +207,14 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
     if (m->session->keys->engine.max_model_len &&
         limits.max_model_len > m->session->keys->engine.max_model_len)
         limits.max_model_len = m->session->keys->engine.max_model_len;
-    x->identity.max_model_len = limits.max_model_len;
+    for (size_t i = 0; i < x->num_names; i++)
+        x->names[i].identity.max_model_len = limits.max_model_len;
     CR_TRY(cr_model_open_with(x->folder, &m->session->options, &x->sampled, err));
     cr_experts_set(x->sampled, NULL);
     if (!cr_fsdp_lend(x->fsdp, x->sampled))
         CR_TRY(cr_full_weights_load(&x->full, x->sampled, dev, x->dtype, x->folder, err));
     CR_TRY(cr_engine_create(x->sampled, dev, &limits, &x->engine, err));
-    cr_engine_set_tokenizer(x->engine, x->identity.tokenizer);
+    cr_engine_set_tokenizer(x->engine, x->texts.tokenizer);
     return cr_engine_set_weights(x->engine, err);
 }
 
@@ -186,6 +232,7 @@ static void served_free(cr_served *x)
     cr_fsdp_destroy(x->fsdp);
     cr_model_free(x->model);
     cr_free(x->own_folder);
+    cr_free(x->names);
     cr_free(x);
 }
 
@@ -200,32 +247,66 @@ static cr_status load(const cr_serve_models *m, cr_served *x, cr_err *err)
 /* What rank 0 has beside its shards, when rounds of this place can run. */
 static cr_status begin(cr_serve_models *m, cr_served *x, size_t place, cr_err *err)
 {
-    CR_TRY(describe(x, m->session->keys->data.template, err));
-    x->identity.place = place;
-    CR_TRY(cr_self_check_run(m->scoring, place, x->identity.vocab_size, x->identity.max_model_len,
-                             m->may_be_random, &x->self_check, err));
-    x->identity.self_check = x->self_check.digest;
+    CR_TRY(describe(x, place, m->session->keys->data.template, err));
+    for (size_t i = 0; i < x->num_names; i++) {
+        cr_served_name *n = &x->names[i];
+        if (cr_self_check_run(m->scoring, place, n->adapter, n->identity.vocab_size,
+                              n->identity.max_model_len, m->may_be_random, &n->self_check,
+                              err) != CR_OK)
+            return i ? cr_fail_add(err, "%s", n->name) : err->status;
+        n->identity.self_check = n->self_check.digest;
+    }
     return m->service.only_scores ? CR_OK : open_engine(m, x, err);
+}
+
+static cr_served *served_new(const char *name, const char *folder)
+{
+    cr_served *x = CR_NEW(cr_served);
+
+    x->folder = folder;
+    x->names = CR_NEW_ARRAY(cr_served_name, CR_SERVE_MAX_MODELS);
+    x->names[x->num_names++] =
+        (cr_served_name){.name = name, .root = folder, .adapter = CR_NO_ADAPTER};
+    return x;
+}
+
+/* There may be another name, and not this one. */
+static cr_status check_name(const cr_serve_models *m, const char *name, cr_err *err)
+{
+    size_t num = 0;
+
+    for (size_t i = 0; i < m->num; i++)
+        for (size_t k = 0; k < m->served[i]->num_names; k++, num++)
+            if (strcmp(m->served[i]->names[k].name, name) == 0)
+                return cr_fail(err, CR_EUSAGE, "two models have the name %s", name);
+    if (num == CR_SERVE_MAX_MODELS)
+        return cr_fail(err, CR_EUSAGE, "at most %d models", CR_SERVE_MAX_MODELS);
+    return CR_OK;
+}
+
+cr_status cr_serve_models_adapt(cr_serve_models *m, const char *name, const char *folder,
+                                cr_err *err)
+{
+    cr_served *x = m->served[m->num - 1];
+
+    CR_TRY(check_name(m, name, err));
+    x->names[x->num_names] =
+        (cr_served_name){.name = name, .root = folder, .adapter = (int)x->num_names - 1};
+    x->num_names++;
+    return CR_OK;
 }
 
 cr_status cr_serve_models_add(cr_serve_models *m, const char *name, const char *folder, cr_err *err)
 {
-    cr_served *x;
     char *found = cr_hub_find(folder);
 
     cr_free(found);
-    for (size_t i = 0; i < m->num; i++)
-        if (strcmp(m->served[i]->name, name) == 0)
-            return cr_fail(err, CR_EUSAGE, "two models have the name %s", name);
-    if (m->num == CR_SERVE_MAX_MODELS)
-        return cr_fail(err, CR_EUSAGE, "at most %d models", CR_SERVE_MAX_MODELS);
+    CR_TRY(check_name(m, name, err));
     if (!found) {
         cr_note(cr_hub_absent(folder, err));
         return strcmp(name, folder) != 0 ? cr_fail_add(err, "model %s", name) : err->status;
     }
-    x = m->served[m->num++] = CR_NEW(cr_served);
-    x->name = name;
-    x->folder = folder;
+    m->served[m->num++] = served_new(name, folder);
     return CR_OK;
 }
 
@@ -234,7 +315,8 @@ cr_status cr_serve_models_open(cr_serve_models *m, cr_err *err)
     m->scoring = cr_scoring_create(m->session->world, m->session->mesh);
     for (size_t i = 0; i < m->num; i++) {
         if (load(m, m->served[i], err) != CR_OK)
-            return m->num > 1 ? cr_fail_add(err, "model %s", m->served[i]->name) : err->status;
+            return m->num > 1 ? cr_fail_add(err, "model %s", m->served[i]->names->name)
+                              : err->status;
         cr_scoring_set(m->scoring, i, m->served[i]->model, m->served[i]->fsdp);
     }
     return CR_OK;
@@ -243,14 +325,14 @@ cr_status cr_serve_models_open(cr_serve_models *m, cr_err *err)
 /* What clients see from now on. */
 static void show(cr_serve_models *m)
 {
-    cr_serve_model *models = CR_NEW_ARRAY(cr_serve_model, m->num);
+    cr_serve_model *models = CR_NEW_ARRAY(cr_serve_model, CR_SERVE_MAX_MODELS);
     cr_serve_service *before = m->shown, *now = CR_NEW(cr_serve_service);
 
-    for (size_t i = 0; i < m->num; i++)
-        models[i] = m->served[i]->identity;
     *now = m->service;
     now->models = models;
-    now->num_models = m->num;
+    for (size_t i = 0; i < m->num; i++)
+        for (size_t k = 0; k < m->served[i]->num_names; k++)
+            models[now->num_models++] = m->served[i]->names[k].identity;
     now->num_ranks = m->session->num_ranks;
     cr_server_ready(m->server, m->shown = now);
     if (before) cr_free((void *)(uintptr_t)before->models);
@@ -263,7 +345,8 @@ cr_status cr_serve_models_begin(cr_serve_models *m, cr_err *err)
     cr_compute_init(&m->compute, m->scoring, m->lanes, ROUND_TOKENS, MAX_SAMPLES);
     for (size_t i = 0; i < m->num; i++) {
         if (begin(m, m->served[i], i, err) != CR_OK)
-            return m->num > 1 ? cr_fail_add(err, "model %s", m->served[i]->name) : err->status;
+            return m->num > 1 ? cr_fail_add(err, "model %s", m->served[i]->names->name)
+                              : err->status;
         cr_compute_set_engine(&m->compute, i, m->served[i]->engine);
     }
     show(m);
@@ -324,12 +407,12 @@ static cr_status look_at(const cr_serve_models *m, const cr_served *old, cr_serv
         cr_serve_fail(error, 400, code, param, "there is no model %.300s", next->folder);
     else if (cr_model_open(folder, &model, &err) != CR_OK ||
              check_shape(old->model, model, &err) != CR_OK ||
-             digest_weights(folder, NULL, next->weights, &err) != CR_OK)
+             digest_weights(folder, next->names->weights, &err) != CR_OK)
         cr_serve_fail(error, 400, code, param, "%s", err.msg);
-    else if (sha256 && !cr_digest_is(next->weights, sha256))
+    else if (sha256 && !cr_digest_is(next->names->weights, sha256))
         cr_serve_fail(error, 409, "weights_mismatch", "weights_sha256",
                       "weights_sha256 is %.64s, but %.200s has %s (at least 8 digits are compared)",
-                      sha256, next->folder, next->weights);
+                      sha256, next->folder, next->names->weights);
     else if (need > left)
         cr_serve_fail(error, 503, "insufficient_memory", NULL,
                       "beside the old weights the new ones need %lld MB, and %lld MB are left",
@@ -345,13 +428,21 @@ static bool is_fatal(cr_status status)
     return status == CR_ETIMEOUT || status == CR_EDIVERGED;
 }
 
+static cr_served *next_new(const char *folder)
+{
+    char *own = cr_strdup(folder);
+    cr_served *x = served_new("", own);
+
+    x->own_folder = own;
+    return x;
+}
+
 /* m->next, on every rank; its rounds have the last place. */
 static cr_status load_next(cr_serve_models *m, const char *folder, cr_err *err)
 {
     double deadline_s = cr_world_deadline_s(m->session->world);
 
-    if (!m->next) m->next = CR_NEW(cr_served);
-    if (!m->next->folder) m->next->folder = m->next->own_folder = cr_strdup(folder);
+    if (!m->next) m->next = next_new(folder);
     cr_world_set_deadline(m->session->world, m->session->config.collective_timeout);
     cr_note(load(m, m->next, err));
     cr_world_set_deadline(m->session->world, deadline_s);
@@ -370,10 +461,9 @@ static void take_next(cr_serve_models *m, size_t place)
 {
     cr_served *old = m->served[place];
 
-    m->next->name = old->name;
-    m->next->identity.name = old->name;
+    m->next->names->name = m->next->names->identity.name = old->names->name;
+    m->next->names->identity.place = place;
     m->served[place] = m->next;
-    m->next->identity.place = place;
     cr_scoring_set(m->scoring, place, m->next->model, m->next->fsdp);
     cr_compute_set_engine(&m->compute, place, m->next->engine);
     m->next = NULL;
@@ -410,9 +500,8 @@ cr_status cr_serve_models_update(void *models, const cr_serve_update *wanted, si
     char text[32];
     bool has_loaded;
 
-    m->next = CR_NEW(cr_served);
-    m->next->name = old->name;
-    m->next->folder = m->next->own_folder = cr_strdup(wanted->path);
+    m->next = next_new(wanted->path);
+    m->next->names->name = old->names->name;
     set_version(m->next, old, wanted->version);
     if (look_at(m, old, m->next, wanted->sha256, error) != CR_OK) {
         served_free(m->next);
@@ -424,8 +513,8 @@ cr_status cr_serve_models_update(void *models, const cr_serve_update *wanted, si
         CR_TRY(cr_scoring_tell(m->scoring, text, err));
         take_next(m, place);
         cr_log(CR_LOG_INFO, "serve", "%s has version %s: weights %.12s of %s",
-               m->served[place]->name, m->served[place]->version, m->served[place]->weights,
-               m->served[place]->folder);
+               m->served[place]->names->name, m->served[place]->version,
+               m->served[place]->names->weights, m->served[place]->folder);
         return CR_OK;
     }
     if (is_fatal(err->status)) return err->status;

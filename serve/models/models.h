@@ -1,7 +1,8 @@
 /* models.h -- the models of `croll serve`: on every rank the shards that rounds of scoring need, on rank 0 also names,
  * identities, and engines with whole copies of the weights.
  *
- *     cr_serve_models_add      any number, from 1 to 32
+ *     cr_serve_models_add      any number
+ *     cr_serve_models_adapt    an adapter of the last of them, by a name of its own; with names of models at most 32
  *     cr_serve_models_open     all ranks; then the others follow rounds, and rank 0 goes on:
  *     cr_serve_models_begin    self-checks, engines, the service that clients see
  *     cr_serve_models_update   other weights for one of them, while none is worked on
@@ -24,11 +25,23 @@
 #include "serve/server/server.h"
 #include "serve/texts.h"
 
-/* One of them. */
+/* What a request names: a model, or an adapter of it, which computes with the weights and the engine of its base. */
+typedef struct cr_served_name {
+    const char *name, *root; /* root: the folder, or its name on the hub */
+    int adapter;             /* CR_NO_ADAPTER: the model itself */
+    /* on rank 0 */
+    char weights[CR_DIGEST_TEXT];
+    cr_self_check self_check;
+    cr_serve_model identity;
+} cr_served_name;
+
+/* A model. */
 typedef struct cr_served {
-    const char *name, *folder; /* folder: or its name on the hub */
-    char *own_folder;          /* of an update: folder */
-    int64_t num_before;        /* updates */
+    const char *folder;    /* or its name on the hub */
+    char *own_folder;      /* of an update: folder */
+    cr_served_name *names; /* [num_names] owned: the model's, then those of its adapters */
+    size_t num_names;
+    int64_t num_before; /* updates */
     char version[129];
     cr_model *model;
     cr_fsdp *fsdp;
@@ -41,9 +54,7 @@ typedef struct cr_served {
     cr_serve_texts *strings;
     cr_chat *chat;
     cr_buf tokenizer_config;
-    char weights[CR_DIGEST_TEXT], tokenizer[CR_DIGEST_TEXT];
-    cr_self_check self_check;
-    cr_serve_model identity;
+    char tokenizer[CR_DIGEST_TEXT];
 } cr_served;
 
 typedef struct cr_serve_models {
@@ -64,6 +75,9 @@ typedef struct cr_serve_models {
 /* CR_EUSAGE: the name is there, or there are too many. CR_EFORMAT: the folder is not. Local. */
 CR_MUST cr_status cr_serve_models_add(cr_serve_models *m, const char *name, const char *folder,
                                       cr_err *err);
+/* The session opens its models with these folders in this order (cr_session_adapt). CR_EUSAGE: as above. Local. */
+CR_MUST cr_status cr_serve_models_adapt(cr_serve_models *m, const char *name, const char *folder,
+                                        cr_err *err);
 /* Collective. */
 CR_MUST cr_status cr_serve_models_open(cr_serve_models *m, cr_err *err);
 /* On rank 0. */

@@ -16,8 +16,10 @@ typedef struct serve {
     const cr_serve_args *args;
     cr_server *server;
     cr_serve_models models;
-    char **names;   /* owned, of words NAME=MODEL */
-    cr_words words; /* without them: the first model, and keys */
+    char **names; /* owned, of words NAME=MODEL and of adapters; NULL-terminated */
+    size_t num_names;
+    cr_words words;    /* without them: the first model, and keys */
+    cr_words adapters; /* folders */
 } serve;
 
 /* ---- options ---- */
@@ -41,10 +43,7 @@ static cr_status check(const serve *s, cr_err *err)
         return cr_fail(err, CR_EUSAGE, "--tls-cert and --tls-key are needed together");
     if (h->tls_ca && !h->tls_cert)
         return cr_fail(err, CR_EUSAGE, "--tls-ca needs --tls-cert and --tls-key");
-    if (s->call->adapter && s->models.num > 1)
-        return cr_fail(err, CR_EUSAGE, "--adapter is for one MODEL, and there are %zu",
-                       s->models.num);
-    if (s->call->adapter && o->can_update)
+    if (s->adapters.num && o->can_update)
         return cr_fail(err, CR_EUSAGE,
                        "--allow-updates replaces whole models: it is not there with --adapter");
     if (s->models.service.max_logprobs < 0)
@@ -75,17 +74,21 @@ static const char *find_named(const char *word)
     return is_model ? equals : NULL;
 }
 
+/* What is before the '=' of a word. */
+static const char *take_name(serve *s, const char *word, const char *equals)
+{
+    return s->names[s->num_names++] = cr_strndup(word, (size_t)(equals - word));
+}
+
 /* Words NAME=MODEL to models; the first one's folder stays for the keys. */
 static cr_status take_named(serve *s, const cr_words *words, cr_err *err)
 {
     s->words.word = CR_NEW_ARRAY(const char *, words->num + 1);
-    s->names = CR_NEW_ARRAY(char *, words->num + 1);
     for (size_t i = 0; i < words->num; i++) {
         const char *word = words->word[i], *equals = find_named(word);
         if (equals) {
-            s->names[s->models.num] = cr_strndup(word, (size_t)(equals - word));
             if (s->models.num == 0) s->words.word[s->words.num++] = equals + 1;
-            CR_TRY(cr_serve_models_add(&s->models, s->names[s->models.num], equals + 1, err));
+            CR_TRY(cr_serve_models_add(&s->models, take_name(s, word, equals), equals + 1, err));
         } else {
             s->words.word[s->words.num++] = word;
         }
@@ -95,6 +98,27 @@ static cr_status take_named(serve *s, const cr_words *words, cr_err *err)
         return cr_fail(err, CR_EUSAGE, "NAME=MODEL comes before all else, and not beside a MODEL");
     if (s->args->name)
         return cr_fail(err, CR_EUSAGE, "--served-model-name is for one MODEL without NAME=");
+    return CR_OK;
+}
+
+/* Words [NAME=]DIR, where a DIR that is there may have a '=', too. */
+static cr_status take_adapters(serve *s, cr_err *err)
+{
+    const cr_words *words = &s->args->adapters;
+
+    if (words->num && s->models.num > 1)
+        return cr_fail(err, CR_EUSAGE, "--adapter is for one MODEL, and there are %zu",
+                       s->models.num);
+    for (size_t i = 0; i < words->num; i++) {
+        const char *word = words->word[i], *equals = strchr(word, '='), *name = word;
+        if (equals && equals > word && !cr_file_exists(word)) {
+            name = take_name(s, word, equals);
+            word = equals + 1;
+        }
+        cr_words_add(&s->adapters, word);
+        CR_TRY(cr_serve_models_adapt(&s->models, name, word, err));
+    }
+    cr_session_adapt(&s->session, s->adapters.word, s->adapters.num);
     return CR_OK;
 }
 
@@ -113,8 +137,9 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
         return cr_fail(err, CR_EUSAGE,
                        "--role is reference, teacher, actor_infer or rewards.DOMAIN, not %s",
                        s->args->role);
-    if (is_file && s->call->adapter)
+    if (is_file && s->args->adapters.num)
         return cr_fail(err, CR_EUSAGE, "--adapter is for a MODEL, not for a run's FILE");
+    s->names = CR_NEW_ARRAY(char *, words->num + s->args->adapters.num + 1);
     if (is_file) {
         CR_TRY(cr_session_read_role(&s->session, CR_SESSION_SERVE, role, words, s->args->is_quiet,
                                     err));
@@ -122,11 +147,11 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
         CR_TRY(take_named(s, words, err));
         CR_TRY(cr_session_read(&s->session, CR_SESSION_SERVE, &s->words, err));
         CR_TRY(cr_serve_keys_check(&s->words, err));
-        CR_TRY(cr_session_adapt(&s->session, s->call, err));
     }
-    if (s->models.num) return CR_OK;
-    return cr_serve_models_add(&s->models, s->args->name ? s->args->name : s->session.folder,
-                               s->session.folder, err);
+    if (s->models.num == 0)
+        CR_TRY(cr_serve_models_add(&s->models, s->args->name ? s->args->name : s->session.folder,
+                                   s->session.folder, err));
+    return take_adapters(s, err);
 }
 
 /* ---- the command ---- */
@@ -158,9 +183,11 @@ static cr_status run_service(serve *s, cr_err *err)
     CR_TRY(open_rank(s, err));
     CR_TRY(cr_serve_models_begin(m, err));
     for (size_t i = 0; i < m->num; i++)
-        printf("ready: %s, weights %.12s, %s, self-check %.12s\n", m->served[i]->name,
-               m->served[i]->weights, m->served[i]->identity.dtype,
-               m->served[i]->self_check.digest);
+        for (size_t k = 0; k < m->served[i]->num_names; k++) {
+            const cr_serve_model *x = &m->served[i]->names[k].identity;
+            printf("ready: %s, weights %.12s, %s, self-check %.12s\n", x->name, x->weights_sha256,
+                   x->dtype, x->self_check);
+        }
     fflush(stdout);
     CR_TRY(cr_server_run(s->server, &m->compute, &updates, err));
     return cr_scoring_end(m->scoring, err);
@@ -186,6 +213,7 @@ static int finish(serve *s, int code, const cr_err *err)
         cr_free(s->names[i]);
     cr_free(s->names);
     cr_words_free(&s->words);
+    cr_words_free(&s->adapters);
     return cr_session_leave(&s->session, s->call->command, code, err);
 }
 

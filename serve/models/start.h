@@ -14,6 +14,7 @@ typedef struct cr_serve_args {
     cr_server_options options;
     cr_serve_service service; /* its limits */
     const char *name, *port_file, *role;
+    cr_words adapters; /* [NAME=]DIR of the one MODEL */
     bool is_quiet;
     bool may_be_random; /* a model passes the self-check without knowing anything */
 } cr_serve_args;

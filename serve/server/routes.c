@@ -83,6 +83,14 @@ static void answer_models(cr_server *s, cr_http_exchange *x)
     cr_buf_free(&body);
 }
 
+static void answer_no_model(const cr_server *s, cr_http_exchange *x, const char *name)
+{
+    char text[480];
+
+    cr_serve_no_model(s->service, name, text, sizeof text);
+    cr_http_fail(x, 404, "model_not_found", "model", text);
+}
+
 static void answer_model(cr_server *s, cr_http_exchange *x)
 {
     const char *name = cr_http_path(x->request) + strlen("/v1/models/");
@@ -90,7 +98,7 @@ static void answer_model(cr_server *s, cr_http_exchange *x)
     cr_buf body = {0};
 
     if (!model) {
-        cr_http_fail(x, 404, "model_not_found", "model", "there is no model of that name");
+        answer_no_model(s, x, name);
         return;
     }
     cr_serve_model_body(model, &body);
@@ -149,7 +157,7 @@ static void answer_tokenizer_info(cr_server *s, cr_http_exchange *x)
     if (cr_http_query(x->request, "model", name, sizeof name))
         model = cr_serve_find_model(s->service, name);
     if (!model) {
-        cr_http_fail(x, 404, "model_not_found", "model", "there is no model of that name");
+        answer_no_model(s, x, name);
         return;
     }
     if (cr_serve_tokenizer_info(model, &body, &err) == CR_OK)

@@ -212,16 +212,16 @@ static void ask_all(bench *b, prompt *all, cr_buf *numbers)
     wrong = asks[1];
     wrong.ids = &bad;
     wrong.num_ids = 1;
-    CR_CHECK(cr_scoring_round(b->scoring, PLACE, &wrong, 1, scores, &refused) == CR_EARG &&
+    CR_CHECK(cr_scoring_round(b->scoring, PLACE, 0, &wrong, 1, scores, &refused) == CR_EARG &&
                  strstr(refused.msg, "token 0 is"),
              "a wrong prompt: %s", refused.msg);
-    OK(cr_scoring_round(b->scoring, PLACE, asks, NUM, scores, &err));
+    OK(cr_scoring_round(b->scoring, PLACE, 0, asks, NUM, scores, &err));
     for (int i = 0; i < NUM; i++) {
         check_one(&all[i], &scores[i]);
         keep(numbers, &scores[i]);
     }
     for (int i = 0; i < NUM; i++) {
-        OK(cr_scoring_round(b->scoring, PLACE, &asks[i], 1, scores, &err));
+        OK(cr_scoring_round(b->scoring, PLACE, 0, &asks[i], 1, scores, &err));
         keep(&alone, &scores[0]);
         if (cr_group_num_ranks(b->mesh->group[CR_AXIS_ALL]) == 1) check_plain(b, &all[i], scores);
     }
