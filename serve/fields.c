@@ -238,7 +238,8 @@ static const cri_field sglang_fields[] = {
     FLAG("return_text_in_logprobs", WANTED(token_strings), "default false"),
     FLAG("stream", WANTED(is_stream), "events, each with all so far; default false"),
     TEXT("rid", AT(request.request_id), 128, "of the answer"),
-    NEUTRAL("lora_path", none),
+    TEXT("lora_path", AT(model), 4096,
+         "name of an adapter, or of a model; default: the first of /v1/models"),
     NEUTRAL("input_embeds", none),
     NEUTRAL("image_data", empty_list),
     NEUTRAL("return_hidden_states", is_false)};

@@ -207,7 +207,10 @@ cr_status cr_peft_config_read(const char *name, cr_adapter_options *o, char **ba
 
     *o = (cr_adapter_options){0};
     *base_model = NULL;
-    if (!folder) return cr_hub_absent(name, err);
+    if (!folder) {
+        cr_note(cr_hub_absent(name, err));
+        return cr_fail_add(err, "adapter");
+    }
     path = cr_path_join(folder, CR_PEFT_CONFIG);
     if (!cr_file_exists(path))
         cr_fail(err, CR_EFORMAT, "%s has no " CR_PEFT_CONFIG ": it is not the folder of an adapter",

@@ -288,8 +288,14 @@ cr_status cr_serve_models_adapt(cr_serve_models *m, const char *name, const char
                                 cr_err *err)
 {
     cr_served *x = m->served[m->num - 1];
+    char *found = cr_hub_find(folder);
 
+    cr_free(found);
     CR_TRY(check_name(m, name, err));
+    if (!found) {
+        cr_note(cr_hub_absent(folder, err));
+        return cr_fail_add(err, "adapter %s", name);
+    }
     x->names[x->num_names] =
         (cr_served_name){.name = name, .root = folder, .adapter = (int)x->num_names - 1};
     x->num_names++;

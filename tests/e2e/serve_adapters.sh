@@ -8,6 +8,9 @@
 . tests/e2e/adapters.inc
 make_model
 model=$tmp/home/model
+export LONG=20 # tokens
+all_ranks="1 2"
+[ "${CROLL_DEVICE:-}" != cuda ] || { LONG=2 all_ranks=1; } # simulated
 all="q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
 python3 $tmp/adapter.py $model $tmp/all 3 0.1 $all
 python3 $tmp/adapter.py $model $tmp/some 5 0.2 v_proj down_proj
@@ -15,12 +18,13 @@ python3 $tmp/adapter.py $model $tmp/some 5 0.2 v_proj down_proj
 cat >$tmp/ask.py <<'PY' # FOLDER NAME ..: answers of all kinds for each of these models at the same time, without what is of the moment: FOLDER/NAME
 import concurrent.futures, json, os, sys, urllib.request
 url, folder, names = sys.argv[1], sys.argv[2], sys.argv[3:]
+long = int(os.environ["LONG"])
 def post(path, body):
     r = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    return urllib.request.urlopen(r, timeout=120).read().decode()
+    return urllib.request.urlopen(r, timeout=1200).read().decode()
 def without(x): # number of the request, seconds, name of the model, what was in the cache
     if isinstance(x, dict):
-        return {k: without(v) for k, v in x.items() if k not in ("id", "created", "model", "usage", "croll", "request_id", "meta_info")}
+        return {k: without(v) for k, v in x.items() if k not in ("id", "created", "model", "usage", "croll", "request_id", "cached_tokens", "e2e_latency")}
     return [without(v) for v in x] if isinstance(x, list) else x
 def answer(path, body):
     text = post(path, body)
@@ -28,18 +32,20 @@ def answer(path, body):
     assert chunks, text
     return "".join(json.dumps(without(json.loads(c, parse_float=str))) + "\n" for c in chunks)
 start = [7 * t % 250 for t in range(130)]
-prompts = [start + [k, 40 + k] for k in range(3)]
-sampled = {"max_tokens": 20, "temperature": 1, "seed": 3, "ignore_eos": True}
+prompts = [start + [k, 40 + k] for k in range(3)][:long]
+sampled = {"max_tokens": long, "temperature": 1, "seed": 3, "ignore_eos": True}
 kinds = [("/v1/completions", {"prompt": p, "n": 2, "logprobs": 2, "return_token_ids": True, **sampled}) for p in prompts]
 kinds += [("/v1/completions", {"prompt": prompts, "max_tokens": 0, "prompt_logprobs": 1}),
           ("/v1/completions", {"prompt": prompts[0][:40], "max_tokens": 1, "temperature": 1, "seed": 5, "logprobs": 1, "echo": True}),
-          ("/v1/completions", {"prompt": prompts[1], "stream": True, "logprobs": 1, **sampled}),
-          ("/v1/chat/completions", {"messages": [{"role": "user", "content": "3+4="}], "logprobs": True, "top_logprobs": 2, **sampled})]
+          ("/v1/completions", {"prompt": prompts[-1], "stream": True, "logprobs": 1, **sampled}),
+          ("/v1/chat/completions", {"messages": [{"role": "user", "content": "3+4="}], "logprobs": True, "top_logprobs": 2, **sampled}),
+          ("/inference/v1/generate", {"token_ids": prompts[-1], "sampling_params": {"logprobs": 1, **sampled}}),
+          ("/generate", {"input_ids": prompts[0], "return_logprob": True, "sampling_params": {"max_new_tokens": 9, "temperature": 0}})]
 with concurrent.futures.ThreadPoolExecutor(24) as pool:
     found = {name: [] for name in names}
     for path, body in kinds: # names in turns
         for name in names:
-            found[name].append(pool.submit(answer, path, dict(body, model=name)))
+            found[name].append(pool.submit(answer, path, {**body, "lora_path" if path == "/generate" else "model": name}))
     os.makedirs(folder, exist_ok=True)
     for name in names:
         with open(f"{folder}/{os.path.basename(name)}", "w") as f:
@@ -64,15 +70,16 @@ stop
 ! cmp -s $tmp/alone/a $tmp/alone/base && ! cmp -s $tmp/alone/some $tmp/alone/base && ! cmp -s $tmp/alone/a $tmp/alone/some || fail "an adapter without effect"
 
 cat >$tmp/client.py <<'PY'
-import json, subprocess, sys, urllib.error, urllib.request
+import json, os, subprocess, sys, urllib.error, urllib.request
 from logprobs import numbers
 url, tmp, croll = sys.argv[1:4]
+long = os.environ["LONG"]
 def post(path, body):
     r = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    return json.load(urllib.request.urlopen(r, timeout=120))
+    return json.load(urllib.request.urlopen(r, timeout=1200))
 def absent(path, body=None):
     try:
-        urllib.request.urlopen(urllib.request.Request(url + path, body and json.dumps(body).encode()), timeout=120)
+        urllib.request.urlopen(urllib.request.Request(url + path, body and json.dumps(body).encode()), timeout=1200)
     except urllib.error.HTTPError as e:
         return e.code, json.load(e)["error"]["message"]
 models = json.load(urllib.request.urlopen(url + "/v1/models"))["data"]
@@ -90,10 +97,10 @@ for name, folder in ("a", tmp + "/all"), (some, some): # croll logprobs and crol
         assert [next(iter(y.values()))["logprob"] for y in x["choices"][0]["prompt_logprobs"][1:]] == line["logprobs"], (name, x)
         assert x["model"] == name and x["croll"]["weights_sha256"] == sha[name], x
     lines = "".join(json.dumps({"id": i, "input_ids": p}) + "\n" for i, p in enumerate(prompts))
-    done = subprocess.run([croll, "generate", tmp + "/home/model", "--adapter", folder, "--json", "--max-new-tokens", "20", "--temperature", "0",
+    done = subprocess.run([croll, "generate", tmp + "/home/model", "--adapter", folder, "--json", "--max-new-tokens", long, "--temperature", "0",
                            "model_args.dtype=fp32"], input=lines, capture_output=True, text=True, check=True)
     for line in map(json.loads, done.stdout.splitlines()):
-        x = post("/v1/completions", {"model": name, "prompt": [line["prompt_ids"]], "max_tokens": 20, "temperature": 0, "logprobs": 0, "return_token_ids": True})["choices"][0]
+        x = post("/v1/completions", {"model": name, "prompt": [line["prompt_ids"]], "max_tokens": int(long), "temperature": 0, "logprobs": 0, "return_token_ids": True})["choices"][0]
         assert x["token_ids"] == line["output_ids"] and x["logprobs"]["token_logprobs"] == line["logprobs"], (name, x, line)
 prompt = [11 * t % 240 for t in range(130)] # new to all
 cached = lambda name: post("/v1/completions", {"model": name, "prompt": [prompt], "max_tokens": 2})["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -101,7 +108,7 @@ got = [cached(name) for name in ("base", "a", some, "a", "base")]
 assert got == [0, 0, 0, 128, 128], got
 assert post("/v1/completions", {"prompt": [prompt], "max_tokens": 1})["model"] == "base" # of requests without a name
 PY
-for ranks in 1 2; do # all at the same time
+for ranks in $all_ranks; do # all at the same time
     start --served-model-name base --adapter a=$tmp/all --adapter $tmp/some "device_mapping=list(range(0,$ranks))" strategy_args.strategy_config.fsdp_size=$ranks
     ask $tmp/together base a $tmp/some
     for name in base a some; do
@@ -120,7 +127,7 @@ stop
 refused() { # SENTENCE OPTION ..
     local code=0 sentence=$1
     shift
-    timeout 60 "$CROLL" serve "$@" --listen 127.0.0.1:0 </dev/null >$tmp/refused 2>&1 || code=$?
+    timeout 300 "$CROLL" serve "$@" --listen 127.0.0.1:0 </dev/null >$tmp/refused 2>&1 || code=$?
     [ $code != 0 ] && grep -qF -- "$sentence" $tmp/refused || fail "$*: exit code $code, $(cat $tmp/refused)"
 }
 refused "--adapter is for one MODEL" a=$model b=$model --adapter $tmp/all
