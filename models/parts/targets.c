@@ -209,8 +209,9 @@ static const cr_adapter *adapt(cr_module *m, cr_module *a, int64_t times,
                *adapter = &all[number_of(model, o)];
 
     if (m->adapters) memcpy(all, m->adapters, (size_t)model->num_adapters * sizeof *all);
+    if (!a) a = add_factor(m, "lora_A", in, rank, true, o); /* before B in the tree */
     *adapter =
-        (cr_adapter){.a = a ? a : add_factor(m, "lora_A", in, rank, true, o),
+        (cr_adapter){.a = a,
                      .b = add_factor(m, "lora_B", rank, out, false, o),
                      .scale = (float)(alpha / (o->use_rslora ? sqrt((double)rank) : (double)rank)),
                      .dropout = o->dropout,
