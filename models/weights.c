@@ -35,7 +35,8 @@ static const cr_tensor *find_own(const cr_weights *w, const cr_param *p)
     const cr_tensor *found = NULL;
 
     for (int i = 0; i < 2 && names[i] && !found; i++) {
-        char *name = in == w->tensors ? cr_strdup(names[i]) : cr_peft_tensor_name(names[i]);
+        bool is_peft = in != w->tensors && in != w->head;
+        char *name = is_peft ? cr_peft_tensor_name(names[i]) : cr_strdup(names[i]);
         found = cr_tensors_find(in, name);
         cr_free(name);
     }
