@@ -17,8 +17,7 @@ typedef struct step {
     cr_denominators all;
     cr_old_log_probs old_from;
     bool is_first; /* update of the rollout: these weights sampled it */
-    bool is_sft;
-    cr_loss_fn run_loss;
+    cr_ask ask;
     cr_train_sums sum;
     float *old; /* of all samples and their entropies, when the sampler's were not equal (owned) */
 } step;
@@ -86,11 +85,48 @@ static double *gather(const step *p, cr_batch_column column, double *at)
     return at;
 }
 
+/* Log-probs of the pass as numbers of the loss. */
+static cr_status take_log_probs(const cr_outputs *out, size_t num, double *to, cr_err *err)
+{
+    for (size_t i = 0; i < num; i++) {
+        to[i] = out->of[CR_LOG_PROB][i];
+        if (!isfinite(to[i]))
+            return cr_fail(err, CR_ENUMERIC,
+                           "a log-prob is not finite (have the weights diverged?)");
+    }
+    return CR_OK;
+}
+
+/* The micro-batch has whole pairs, the chosen answer of each first. */
+static cr_status dpo_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                          cr_err *err)
+{
+    step *p = ctx;
+    double *log_probs = take_work(p->t, 3 * num);
+    cr_pair_args args = {.rows = {p->num, p->t->start},
+                         .log_probs = log_probs,
+                         .ref = log_probs + num,
+                         .grad = log_probs + 2 * num,
+                         .num_pairs = p->all.final_samples,
+                         .num_chosen_tokens = p->all.final_tokens};
+    cr_train_sums part = {0};
+
+    CR_TRY(take_log_probs(out, num, log_probs, err));
+    gather(p, CR_COLUMN_REF, log_probs + num);
+    cr_pair_losses(&p->t->a->config->pairs, &args);
+    part.loss.total_loss = args.metrics.loss;
+    part.pairs = args.metrics;
+    cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
+    for (size_t i = 0; i < num; i++)
+        grad->of[CR_LOG_PROB][i] = (float)args.grad[i];
+    return CR_OK;
+}
+
 static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
                          cr_err *err)
 {
     step *p = ctx;
-    const float *log_prob = out->of[CR_LOG_PROB], *entropy = out->of[CR_ENTROPY];
+    const float *entropy = out->of[CR_ENTROPY];
     size_t need = 4 * num;
     double *at, *log_probs, *entropies;
     bool is_of_pass =
@@ -110,13 +146,9 @@ static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
         args.of[c] = at;
         at = gather(p, (cr_batch_column)c, at);
     }
-    for (size_t i = 0; i < num; i++) {
-        if (!isfinite(log_prob[i]))
-            return cr_fail(err, CR_ENUMERIC,
-                           "a log-prob is not finite (have the weights diverged?)");
-        log_probs[i] = log_prob[i];
+    CR_TRY(take_log_probs(out, num, log_probs, err));
+    for (size_t i = 0; i < num; i++)
         entropies[i] = entropy[i];
-    }
     args.of[CR_COLUMN_LOG_PROBS] = log_probs;
     args.of[CR_COLUMN_ENTROPY] = entropies;
     if (is_of_pass) args.of[CR_COLUMN_OLD] = log_probs;
@@ -223,13 +255,22 @@ static cr_status choose_source_of_old(step *p, cr_err *err)
     return cri_forward_all(p->t, p->s, &all, err);
 }
 
+static cr_loss_fn loss_of(cr_ask ask)
+{
+    return ask == CR_ASK_TRAIN_STEP   ? rl_loss
+           : ask == CR_ASK_VALUE_STEP ? value_loss
+           : ask == CR_ASK_DPO_STEP   ? dpo_loss
+                                      : sft_loss;
+}
+
 /* One optimizer update over this rank's samples of mini-batch `mini`. */
 static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
 {
     cr_trainer *t = p->t;
     const cr_worker_config *w = t->a->ranks->worker;
-    cri_micro_rule rule = {(size_t)w->training.per_device_train_batch_size,
-                           (size_t)w->batching.train_tokens};
+    size_t group = p->ask == CR_ASK_DPO_STEP ? 2 : 1;
+    cri_micro_rule rule = {group * (size_t)w->training.per_device_train_batch_size,
+                           (size_t)w->batching.train_tokens, group};
     size_t *mine = CR_NEW_ARRAY(size_t, p->s->num + 1), num = 0;
     cri_micros micros = {0};
     cr_update result;
@@ -240,12 +281,12 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
     for (size_t m = 0; m < micros.num; m++) {
         p->order = micros.order + micros.start[m];
         p->num = micros.start[m + 1] - micros.start[m];
-        cr_batch batch =
-            cri_pack(t, p->s, p->order, p->num, p->is_sft ? p->column[CR_COLUMN_MASK] : NULL);
+        cr_batch batch = cri_pack(t, p->s, p->order, p->num,
+                                  p->ask == CR_ASK_SFT_STEP ? p->column[CR_COLUMN_MASK] : NULL);
         float aux = aux_weight(p);
         key_rows(p, &batch);
         cr_fsdp_set_aux_weight(t->f, aux);
-        CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL, p->run_loss, p, err));
+        CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL, loss_of(p->ask), p, err));
         p->sum.loss.total_loss += (double)aux * cr_fsdp_aux_loss(t->f);
     }
     if (p->is_first && p->old_from == CR_OLD_OF_SAMPLER)
@@ -271,12 +312,20 @@ static cr_denominators denominators_of(const uint64_t counts[CR_MINI_COUNTS])
                              .width = (double)counts[CR_MINI_WIDTH]};
 }
 
-/* Columns of a value_step. */
-static cr_status read_values(step *p, const cr_record *command, cr_err *err)
+static cr_status check_pairs(const cr_samples *s, cr_err *err)
 {
-    static const cr_batch_column columns[] = {CR_COLUMN_VALUES, CR_COLUMN_RETURNS, CR_COLUMN_FINAL};
+    if (s->num % 2) return cr_fail(err, CR_EFORMAT, "%zu samples are not whole pairs", s->num);
+    for (size_t i = 0; i < s->num; i += 2)
+        if (s->mini[i] != s->mini[i + 1])
+            return cr_fail(err, CR_EFORMAT, "the pair %zu is of two mini-batches", i / 2);
+    return CR_OK;
+}
 
-    for (size_t i = 0; i < CR_COUNT(columns); i++) {
+/* Columns that are always there, or, of those that are 1 where they are not, there. */
+static cr_status read_some(step *p, const cr_record *command, const cr_batch_column *columns,
+                           size_t num, cr_err *err)
+{
+    for (size_t i = 0; i < num; i++) {
         const struct cr_batch_column_row *row = &cr_batch_columns[columns[i]];
         if (row->travel != CR_TRAVEL_UNLESS_1 || cr_record_has(command, row->name))
             CR_TRY(
@@ -285,13 +334,26 @@ static cr_status read_values(step *p, const cr_record *command, cr_err *err)
     return CR_OK;
 }
 
-static cr_status read_policy(step *p, const cr_record *command, int64_t *old_from,
-                             int64_t *is_again, cr_err *err)
+/* The columns that the loss reads, and of a policy where its old log-probs are. */
+static cr_status read_columns(step *p, const cr_record *command, int64_t *is_again, cr_err *err)
 {
-    CR_TRY(cr_record_get_int(command, CR_FIELD_OLD_FROM, old_from, err));
+    static const cr_batch_column of_values[] = {CR_COLUMN_VALUES, CR_COLUMN_RETURNS,
+                                                CR_COLUMN_FINAL},
+                                 of_pairs[] = {CR_COLUMN_REF}, of_rows[] = {CR_COLUMN_MASK};
+    int64_t old_from;
+
+    if (p->ask == CR_ASK_VALUE_STEP)
+        return read_some(p, command, of_values, CR_COUNT(of_values), err);
+    if (p->ask == CR_ASK_DPO_STEP) {
+        CR_TRY(check_pairs(p->s, err));
+        return read_some(p, command, of_pairs, CR_COUNT(of_pairs), err);
+    }
+    if (p->ask == CR_ASK_SFT_STEP) return read_some(p, command, of_rows, CR_COUNT(of_rows), err);
+    CR_TRY(cr_record_get_int(command, CR_FIELD_OLD_FROM, &old_from, err));
     CR_TRY(cr_record_get_int(command, CR_FIELD_IS_AGAIN, is_again, err));
     CR_TRY(cr_step_columns_read(command, p->s, p->column, err));
-    if ((*old_from == CR_OLD_COMPUTED || *old_from == CR_OLD_RECORDED) && !p->column[CR_COLUMN_OLD])
+    p->old_from = (cr_old_log_probs)old_from;
+    if ((old_from == CR_OLD_COMPUTED || old_from == CR_OLD_RECORDED) && !p->column[CR_COLUMN_OLD])
         return cr_fail(err, CR_EFORMAT, "%s is missing", cr_batch_columns[CR_COLUMN_OLD].name);
     return CR_OK;
 }
@@ -301,30 +363,23 @@ cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_reco
 {
     const float *lr;
     const uint64_t *counts;
-    int64_t num_minis, old_from = CR_OLD_OF_PASS, is_again = 0;
+    int64_t num_minis, is_again = 0;
     cr_samples s;
     step p = {.t = t,
               .s = &s,
               .loss = &t->a->config->algorithm.loss,
-              .is_sft = ask == CR_ASK_SFT_STEP,
-              .run_loss = ask == CR_ASK_SFT_STEP     ? sft_loss
-                          : ask == CR_ASK_VALUE_STEP ? value_loss
-                                                     : rl_loss};
+              .old_from = CR_OLD_OF_PASS,
+              .ask = ask};
 
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
     CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_MINIS, &num_minis, err));
     CR_TRY_GOTO(out, cr_floats_read(command, CR_FIELD_LR, (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
-    if (p.is_sft && cr_record_has(command, cr_batch_columns[CR_COLUMN_MASK].name))
-        CR_TRY_GOTO(out, cr_floats_read(command, cr_batch_columns[CR_COLUMN_MASK].name,
-                                        s.num_tokens, &p.column[CR_COLUMN_MASK], err));
-    if (ask == CR_ASK_VALUE_STEP) CR_TRY_GOTO(out, read_values(&p, command, err));
-    if (ask == CR_ASK_TRAIN_STEP)
-        CR_TRY_GOTO(out, read_policy(&p, command, &old_from, &is_again, err));
-    p.old_from = (cr_old_log_probs)old_from;
+    CR_TRY_GOTO(out, read_columns(&p, command, &is_again, err));
     for (int64_t m = 0; m < num_minis; m++) {
         p.all = denominators_of(counts + CR_MINI_COUNTS * m);
-        p.is_first = m == 0 && !is_again && ask == CR_ASK_TRAIN_STEP && old_from != CR_OLD_COMPUTED;
+        p.is_first =
+            m == 0 && !is_again && ask == CR_ASK_TRAIN_STEP && p.old_from != CR_OLD_COMPUTED;
         CR_TRY_GOTO(out, update(&p, (int32_t)m, lr[m], err));
     }
     cr_train_sums_write(&p.sum, reply);

@@ -89,22 +89,22 @@ cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_
 void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micro_rule *rule,
              size_t min_micros, cri_micros *out)
 {
-    size_t *tokens = CR_NEW_ARRAY(size_t, num ? num : 1),
-           *micro = CR_NEW_ARRAY(size_t, num ? num : 1),
+    size_t groups = num / rule->group, *tokens = CR_NEW_ARRAY(size_t, groups ? groups : 1),
+           *micro = CR_NEW_ARRAY(size_t, groups ? groups : 1),
            count = (num + rule->samples - 1) / rule->samples, at = 0;
 
-    for (size_t k = 0; k < num; k++) {
-        tokens[k] = (size_t)(s->prompts[mine[k]] + s->lengths[mine[k]]);
-        micro[k] = k / rule->samples;
+    for (size_t k = 0; k < groups * rule->group; k++) {
+        tokens[k / rule->group] += (size_t)(s->prompts[mine[k]] + s->lengths[mine[k]]);
+        micro[k / rule->group] = k / rule->samples;
     }
-    if (rule->tokens) count = cr_packing_cut(tokens, num, rule->tokens, min_micros, micro);
+    if (rule->tokens) count = cr_packing_cut(tokens, groups, rule->tokens, min_micros, micro);
     if (count < min_micros) count = min_micros;
     *out = (cri_micros){.order = CR_NEW_ARRAY(size_t, num ? num : 1),
                         .start = CR_NEW_ARRAY(size_t, count + 1),
                         .num = count};
     for (size_t m = 0; m < count; m++) {
         for (size_t k = 0; k < num; k++)
-            if (micro[k] == m) out->order[at++] = mine[k];
+            if (micro[k / rule->group] == m) out->order[at++] = mine[k];
         out->start[m + 1] = at;
     }
     cr_free(tokens);
@@ -136,7 +136,7 @@ void cri_micros_free(cri_micros *m)
 cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *out, cr_err *err)
 {
     const cr_worker_config *w = t->a->ranks->worker;
-    cri_micro_rule rule = {(size_t)w->infer_batch_size, (size_t)w->batching.infer_tokens};
+    cri_micro_rule rule = {(size_t)w->infer_batch_size, (size_t)w->batching.infer_tokens, 1};
     size_t *all = CR_NEW_ARRAY(size_t, s->num ? s->num : 1);
     float *part = CR_NEW_ARRAY(float, CR_NUM_OUTPUTS * s->num_tokens + 1); /* of a micro-batch */
     cri_micros micros = {0};
@@ -255,6 +255,11 @@ static cr_status value_step(cr_trainer *t, const cr_record *command, cr_record *
     return cri_train(t, CR_ASK_VALUE_STEP, command, reply, err);
 }
 
+static cr_status dpo_step(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
+{
+    return cri_train(t, CR_ASK_DPO_STEP, command, reply, err);
+}
+
 /* What it does, and the states it works on: loaded before it, where devices are shared. */
 static const struct op {
     unsigned states;
@@ -265,6 +270,7 @@ static const struct op {
     [CR_ASK_SFT_STEP] = {CR_STATE_ALL, sft_step},
     [CR_ASK_VALUES] = {CR_STATE_PARAMS | CR_STATE_BUFFERS, values},
     [CR_ASK_VALUE_STEP] = {CR_STATE_ALL, value_step},
+    [CR_ASK_DPO_STEP] = {CR_STATE_ALL, dpo_step},
     [CR_ASK_SYNC] = {CR_STATE_PARAMS, sync_weights},
     [CR_ASK_SAVE] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_save},
     [CR_ASK_RESUME] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_resume},

@@ -41,6 +41,7 @@ CR_MUST cr_status cri_read_samples(const cr_trainer *t, const cr_record *command
 typedef struct cri_micro_rule {
     size_t samples; /* of each micro-batch, */
     size_t tokens;  /* or, if this is not 0, at most this number of tokens */
+    size_t group;   /* samples that stay together, one after the other in the record: 2 of a pair */
 } cri_micro_rule;
 
 typedef struct cri_micros { /* owned */
@@ -48,7 +49,7 @@ typedef struct cri_micros { /* owned */
     size_t *start;          /* [num + 1] in order */
     size_t num;
 } cri_micros;
-/* Samples mine[num] of the record; micro-batches up to min_micros that are empty are added. */
+/* Samples mine[num] of the record, whole groups; micro-batches up to min_micros that are empty are added. */
 void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micro_rule *rule,
              size_t min_micros, cri_micros *out);
 /* As many on every rank as on the one that needs the most. Collective. */
@@ -62,7 +63,7 @@ cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_
 /* Outputs of all response tokens, in the order of the record, without gradient; no ranks, candidates or draws. */
 CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *out,
                                   cr_err *err);
-/* train_step, sft_step or value_step. */
+/* train_step, sft_step, dpo_step or value_step. */
 CR_MUST cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_record *reply,
                             cr_err *err);
 

@@ -81,6 +81,12 @@ void cri_bind_critic(cr_config *c, cr_node *root, cr_diagnostics *d);
 /* engines.c: before the schema, strategy blocks of Megatron-Core and DeepSpeed as fsdp2, if as_fsdp2 asks for it. */
 void cri_map_engines(cr_config *c, cr_diagnostics *d);
 bool cri_is_mappable(const char *strategy_name); /* it would map that strategy */
+/* A pipeline's own keys and roles: rlvr.c, rows.c. */
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d);
+void cri_load_sft(cr_config *c, cr_node *root, cr_diagnostics *d);
+void cri_load_dpo(cr_config *c, cr_node *root, cr_diagnostics *d);
+/* rlvr.c, also of dpo: models of roles whose blocks name none; where a reference that is needed runs. */
+void cri_derive_models(cr_config *c, cr_node *root, cr_diagnostics *d);
+void cri_place_reference(cr_config *c, cr_diagnostics *d);
 
 #endif

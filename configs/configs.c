@@ -5,49 +5,6 @@
 
 #include <string.h>
 
-static void load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
-{
-    cr_node *args = cr_node_at(root, "sft_train.model_args"),
-            *path = cr_node_get(args, "model_name_or_path"),
-            *pretrain = cr_node_get(root, "pretrain");
-
-    if (cr_node_get(root, "sft_train")->kind == CR_NODE_NULL)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
-                    "sft_train is empty: there is nothing to run");
-    if (cr_node_get(root, "sft_train")->kind != CR_NODE_MAP) return;
-    args = cri_block_of(c, cr_node_get(root, "sft_train"), "model_args", "model_args", d);
-    if (!path || path->kind != CR_NODE_TEXT) {
-        if (pretrain->kind == CR_NODE_TEXT)
-            cri_set_text(c, args, "model_name_or_path", pretrain->text);
-        else
-            cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
-                        "sft_train has no model: give pretrain");
-    }
-    cri_bind_worker(c, root, "sft_train", &c->train, CR_TASK_TRAIN, d);
-    cri_bind_validation(c, root, "sft_train", d);
-    if (c->train.data.prompt)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train.data_args.prompt"),
-                    "data_args.prompt is a column of rlvr (sft: prompt_key and response_key, or "
-                    "data_args.messages)");
-    c->sequence_length = cri_int_of(root, "sequence_length");
-    if (!c->sequence_length)
-        cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1}, "sequence_length must be given");
-    cri_check_sizes(c, d);
-    cri_check_positions(c, d);
-    cri_check_batching(c, &c->train, d);
-    c->sft.prompt_key = cri_text_of(root, "prompt_key");
-    c->sft.query_key = cri_text_of(root, "query_key");
-    c->sft.response_key = cri_text_of(root, "response_key");
-    c->sft.system_key = cri_text_of(root, "system_key");
-    c->sft.shuffle = cri_flag_of(root, "shuffle");
-    if (!c->train.is_mapped)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
-                    "sft_train.device_mapping is missing");
-    if (c->train.data.num_file_names == 0)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
-                    "sft_train.data_args.file_name is missing");
-}
-
 static void bind_tracker(cr_config *c, const cr_node *root, cr_diagnostics *d)
 {
     char *text = cri_text_of(root, "track_with");
@@ -140,29 +97,52 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
 
 /* ---- entry ---- */
 
-/* Blocks of pipelines that we do not have. */
+/* ROLL's launcher knows that a file is of DPO; here its own keys say so. NULL: it has none of them. */
+static const struct cr_item *item_of_dpo(const cr_node *root)
+{
+    static const char *const keys[] = {"beta",         "ipo",       "label_smoothing", "chosen_key",
+                                       "rejected_key", "loss_type", "rpo_alpha"};
+    const struct cr_item *item = NULL;
+
+    for (size_t i = 0; i < CR_COUNT(keys) && !item; i++)
+        item = cr_node_item(root, keys[i]);
+    return item;
+}
+
+/* False: a file of no pipeline. */
+static bool find_kind(const cr_node *root, cr_pipeline *kind)
+{
+    *kind = cr_node_get(root, "sft_train") ? CR_PIPELINE_SFT
+            : item_of_dpo(root)            ? CR_PIPELINE_DPO
+                                           : CR_PIPELINE_RLVR;
+    return *kind != CR_PIPELINE_RLVR || cr_node_get(root, "rewards") ||
+           cr_node_get(root, "actor_train") || cr_node_get(root, "actor_infer");
+}
+
+/* Blocks of pipelines that we do not have, or of two. */
 static bool is_other_pipeline(const cr_node *root, cr_diagnostics *d)
 {
     static const struct {
         const char *key, *pipeline;
-    } marks[] = {{"student", "distillation"},
-                 {"train_env_manager", "agentic"},
-                 {"val_env_manager", "agentic"},
-                 {"custom_envs", "agentic"},
-                 {"custom_env", "agentic"},
-                 {"env_manager_cls", "agentic"},
-                 {"chosen_key", "DPO"},
-                 {"rejected_key", "DPO"},
-                 {"ipo", "DPO"},
-                 {"label_smoothing", "DPO"},
-                 {"beta", "DPO"}};
+    } marks[] = {{"student", "distillation"},    {"train_env_manager", "agentic"},
+                 {"val_env_manager", "agentic"}, {"custom_envs", "agentic"},
+                 {"custom_env", "agentic"},      {"env_manager_cls", "agentic"}};
+    const struct cr_item *of_dpo = item_of_dpo(root);
 
     for (size_t i = 0; i < CR_COUNT(marks); i++) {
         struct cr_item *item = cr_node_item(root, marks[i].key);
         if (!item) continue;
         cr_diagnose(d, CR_ERROR, item->place,
-                    "%s belongs to the %s pipeline, which is not available yet (rlvr and sft are)",
+                    "%s belongs to the %s pipeline, which is not available yet (rlvr, sft and "
+                    "dpo are)",
                     marks[i].key, marks[i].pipeline);
+        return true;
+    }
+    if (of_dpo && !cr_node_get(root, "sft_train") &&
+        (cr_node_get(root, "rewards") || cr_node_get(root, "actor_infer"))) {
+        cr_diagnose(d, CR_ERROR, of_dpo->place,
+                    "%s belongs to the dpo pipeline, %s to rlvr: a file is of one of them",
+                    of_dpo->key, cr_node_get(root, "rewards") ? "rewards" : "actor_infer");
         return true;
     }
     return false;
@@ -173,7 +153,6 @@ static void load_roles(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     cr_diagnostics all = {0};
 
-    c->kind = CR_PIPELINE_RLVR;
     cri_map_engines(c, &all);
     c->yaml.root = root = cri_check_block(&c->yaml, "rlvr", root, &all);
     load_run(c, root, &all);
@@ -195,6 +174,23 @@ static void check_profilers(const cr_node *given, cr_diagnostics *d)
                     "profiler_timeline and profiler_memory exclude each other");
 }
 
+static void load_kind(cr_config *c, cr_diagnostics *d)
+{
+    cr_node *root = c->yaml.root;
+
+    check_profilers(root, d);
+    cri_map_engines(c, d);
+    c->yaml.root = root = cri_check_block(&c->yaml, cr_pipeline_names[c->kind], root, d);
+    load_run(c, root, d);
+    cri_note_unused(root, d);
+    if (c->kind == CR_PIPELINE_SFT)
+        cri_load_sft(c, root, d);
+    else if (c->kind == CR_PIPELINE_DPO)
+        cri_load_dpo(c, root, d);
+    else
+        cri_load_rlvr(c, root, d);
+}
+
 static cr_status load(const char *path, const cr_buf *text, const char *const *overrides,
                       size_t num_overrides, cr_config *c, cr_diagnostics *d, cr_err *err)
 {
@@ -207,27 +203,19 @@ static cr_status load(const char *path, const cr_buf *text, const char *const *o
     if (d->num_errors == 0 && is_other_pipeline(root, d)) {
         if (cr_node_get(root, "actor_train")) load_roles(c, root, d);
     } else if (d->num_errors == 0) {
-        bool is_sft = cr_node_get(root, "sft_train") != NULL, is_rlvr;
-        if (!is_sft) cri_read_opd(&c->yaml, d);
-        is_rlvr = cr_node_get(root, "rewards") || cr_node_get(root, "actor_train") ||
-                  cr_node_get(root, "actor_infer");
-        if (!is_sft && !is_rlvr) {
+        bool is_known = find_kind(root, &c->kind);
+        if (c->kind == CR_PIPELINE_RLVR) {
+            cri_read_opd(&c->yaml, d);
+            is_known = find_kind(root, &c->kind);
+        }
+        if (!is_known)
             cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1},
                         "no pipeline: the file has neither rewards and actor_train (rlvr) nor "
-                        "sft_train (sft)");
+                        "sft_train (sft) nor beta and actor_train (dpo)");
+        if (is_known)
+            load_kind(c, d);
+        else
             cri_check_block(&c->yaml, "rlvr", root, d);
-        } else {
-            c->kind = is_sft ? CR_PIPELINE_SFT : CR_PIPELINE_RLVR;
-            check_profilers(root, d);
-            cri_map_engines(c, d);
-            c->yaml.root = root = cri_check_block(&c->yaml, is_sft ? "sft" : "rlvr", root, d);
-            load_run(c, root, d);
-            cri_note_unused(root, d);
-            if (is_sft)
-                load_sft(c, root, d);
-            else
-                cri_load_rlvr(c, root, d);
-        }
     }
     if (c->checkpoint_hosts == CR_FILES_EACH && c->train.save_only_model)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "checkpoint_config.hosts"),
@@ -373,10 +361,12 @@ void cr_config_free(cr_config *c)
                            c->val_adapter,
                            c->rollouts_from,
                            c->device,
-                           c->sft.prompt_key,
-                           c->sft.response_key,
-                           c->sft.query_key,
-                           c->sft.system_key,
+                           c->rows.prompt_key,
+                           c->rows.response_key,
+                           c->rows.query_key,
+                           c->rows.system_key,
+                           c->rows.chosen_key,
+                           c->rows.rejected_key,
                            c->exchange.url,
                            c->exchange.prefix,
                            c->exchange.ca_file,

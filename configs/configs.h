@@ -12,9 +12,11 @@
 #ifndef CR_CONFIGS_H
 #define CR_CONFIGS_H
 
+#include "configs/rows.h"
 #include "configs/worker.h"
 #include "configs/yaml/yaml.h"
 #include "rl/loss.h"
+#include "rl/pairs.h"
 
 /* How the reply of a judge says its verdict: YES or NO, or a number from least to most; in the text, in what a pattern
  * matches, or in a field of JSON. */
@@ -91,7 +93,8 @@ typedef enum cr_old_log_probs {
     CR_OLD_COMPUTED    /* a pass over the whole batch before training */
 } cr_old_log_probs;
 
-typedef enum cr_pipeline { CR_PIPELINE_RLVR, CR_PIPELINE_SFT } cr_pipeline;
+typedef enum cr_pipeline { CR_PIPELINE_RLVR, CR_PIPELINE_SFT, CR_PIPELINE_DPO } cr_pipeline;
+extern const char *const cr_pipeline_names[]; /* "rlvr", "sft", "dpo" */
 
 typedef struct cr_exchange_keys {
     char *url;                            /* NULL: an embedded server */
@@ -99,12 +102,6 @@ typedef struct cr_exchange_keys {
     char *ca_file, *cert_file, *key_file; /* TLS; NULL: none */
     double timeout;                       /* s that Redis may be away */
 } cr_exchange_keys;
-
-/* Columns of an sft file, and the order of its rows. */
-typedef struct cr_sft_keys {
-    char *prompt_key, *response_key, *query_key, *system_key;
-    bool shuffle;
-} cr_sft_keys;
 
 typedef struct cr_config {
     cr_yaml yaml; /* the resolved tree */
@@ -126,7 +123,8 @@ typedef struct cr_config {
     cr_old_log_probs old_log_probs;
     cr_choice_logprobs logprobs_mode;
     char *global_template, *val_adapter; /* the latter: PEFT's folder of val_only's engines */
-    cr_sft_keys sft;
+    cr_row_keys rows;
+    cr_pair_config pairs; /* the loss of dpo */
     cr_algorithm algorithm;
     cr_worker_config train, infer, reference, teacher, critic, validation;
     bool has_validation, val_only; /* val_only: engines with their own weights, no other role */
@@ -152,7 +150,7 @@ typedef enum cr_role {
 } cr_role;
 
 typedef struct cr_role_kind {
-    const char *name, *sft_name; /* in rlvr and sft runs; NULL: not in one of that kind */
+    const char *name, *sft_name; /* in rlvr and dpo runs, in sft runs; NULL: not in one */
     cr_task task;
     size_t worker; /* its block: offset in cr_config */
 } cr_role_kind;

@@ -50,8 +50,11 @@
 
 #define TEMPLATES \
     "native|native_nonthinking|qwen2_5|qwen3|chatml|empty|longcot_V3|!base|!longCOT_qwen2.5"
-#define DTYPES      "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
-#define VARIANTS    "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
+#define DTYPES   "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
+#define VARIANTS "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
+#define PAIR_LOSSES                                                                    \
+    "sigmoid|ipo|hinge|robust|apo_zero|!exo_pair|!nca_pair|!bco_pair|!sppo_hard|!aot|" \
+    "!aot_unpaired|!apo_down|!discopop|!sft|!sigmoid_norm"
 #define GRAINS      "token|geometric|sequence|segment"
 #define OWN_MASTERS "adapters have float32 masters, and compute in the dtype of the role"
 #define NO_JUDGE    "only a judge of the run's own has a model: judge_model_type: inference"
@@ -267,6 +270,23 @@ const cri_key cri_keys[] = {
     B("sft", "shuffle", "false", "sft pipeline"), /* croll's own */
     K("sft", "sft_train", "worker"),
     K("sft", "validation", "worker"),
+
+    /* ---- dpo ---- */
+    R("dpo", "beta", "0.1", "1e-6..1e6", "loss"),
+    B("dpo", "ipo", "false", "loss"),
+    R("dpo", "label_smoothing", "0.0", "0..1", "loss"),
+    C("dpo", "loss_type", "sigmoid", PAIR_LOSSES, "loss"),         /* TRL's */
+    R("dpo", "rpo_alpha", "0.0", "0..1e6", "loss"),                /* TRL's */
+    B("dpo", "cache_reference_log_probs", "true", "dpo pipeline"), /* croll's own */
+    T("dpo", "prompt_key", "instruction", "prompts"),              /* a fixed name in ROLL */
+    T("dpo", "query_key", NULL, "prompts"),                        /* as of sft, and the next */
+    T("dpo", "system_key", NULL, "prompts"),
+    T("dpo", "chosen_key", "chosen", "prompts"),
+    T("dpo", "rejected_key", "rejected", "prompts"),
+    B("dpo", "shuffle", "true", "dpo pipeline"), /* croll's own */
+    K("dpo", "actor_train", "worker"),
+    K("dpo", "reference", "worker"),
+    K("dpo", "validation", "worker"),
 
     /* ---- worker blocks; teacher has the keys of worker, too ---- */
     R("teacher", "opd_kl_coef", "1.0", "0..1e6", "advantages"),

@@ -78,7 +78,8 @@ void cri_note_loss(const cr_node *block, const char *role, cr_diagnostics *d)
             continue;
         snprintf(dotted, sizeof dotted, "%.40s.%.70s", role, item->key);
         if (!is_default(item))
-            cr_diagnose_unused(d, item->place, dotted, "only actor_train has a policy loss");
+            cr_diagnose_unused(d, item->place, dotted,
+                               "only actor_train of rlvr has a policy loss");
     }
 }
 

@@ -221,7 +221,7 @@ static void derive_lengths(cr_config *c, cr_node *root, cr_diagnostics *d)
                     "val_prompt_length and val_sequence_length are given both or neither");
 }
 
-static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
+void cri_derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     char dotted[80];
     const cr_node *pretrain = cr_node_get(root, "pretrain");
@@ -573,22 +573,14 @@ static const char *difference(const cr_worker_config *reference, const cr_worker
                                               : NULL;
 }
 
-/* Whether it is needed. With adapters it is actor_train without them, as in ROLL, unless the file says otherwise. */
-static void derive_reference(cr_config *c, cr_node *root, cr_diagnostics *d)
+/* With adapters it is actor_train without them, as in ROLL, unless the file says otherwise. */
+void cri_place_reference(cr_config *c, cr_diagnostics *d)
 {
     cr_worker_config *w = &c->reference;
     const char *own = difference(w, &c->train);
 
-    w->is_needed = !c->is_teacher_reference &&
-                   (cri_flag_of(root, "enable_reference") || c->algorithm.loss.use_kl_loss ||
-                    c->algorithm.advantage.kl_coef > 0);
-    cri_set_flag(c, root, "enable_reference", w->is_needed || c->is_teacher_reference);
     w->is_of_trainer = w->is_needed && cr_is_lora(&c->train.lora) && !w->service.url && !own;
-    if (w->is_given && !w->is_needed)
-        cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
-                    "reference has no effect (init_kl_coef and use_kl_loss are off, and "
-                    "enable_reference is not set)");
-    else if (w->is_of_trainer)
+    if (w->is_of_trainer)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, w->is_given ? "reference" : "actor_train"),
                     "reference: actor_train computes its log-probs with adapters off, on the same "
                     "ranks and by its own keys (a device_mapping of its own gives it ranks and a "
@@ -600,6 +592,21 @@ static void derive_reference(cr_config *c, cr_node *root, cr_diagnostics *d)
                     own);
 }
 
+static void derive_reference(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
+    cr_worker_config *w = &c->reference;
+
+    w->is_needed = !c->is_teacher_reference &&
+                   (cri_flag_of(root, "enable_reference") || c->algorithm.loss.use_kl_loss ||
+                    c->algorithm.advantage.kl_coef > 0);
+    cri_set_flag(c, root, "enable_reference", w->is_needed || c->is_teacher_reference);
+    if (w->is_given && !w->is_needed)
+        cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
+                    "reference has no effect (init_kl_coef and use_kl_loss are off, and "
+                    "enable_reference is not set)");
+    cri_place_reference(c, d);
+}
+
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     cr_algorithm *a = &c->algorithm;
@@ -608,7 +615,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->val_adapter = cri_text_of(root, "val_adapter");
     c->rollouts_from = cri_text_of(root, "rollouts_from");
     derive_lengths(c, root, d);
-    derive_models(c, root, d);
+    cri_derive_models(c, root, d);
     cri_fix_pure_opd(c, root, d);
     bind_algorithm(root, a);
     cri_bind_loss(root, &a->loss, d);

@@ -3,6 +3,8 @@
 
 #include <stddef.h>
 
+const char *const cr_pipeline_names[] = {"rlvr", "sft", "dpo"};
+
 const cr_role_kind cr_role_kinds[CR_NUM_ROLES] = {
     [CR_ROLE_TRAIN] = {"actor_train", "sft_train", CR_TASK_TRAIN, offsetof(cr_config, train)},
     [CR_ROLE_INFER] = {"actor_infer", NULL, CR_TASK_GENERATE, offsetof(cr_config, infer)},
@@ -30,6 +32,7 @@ const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config)
         (const cr_worker_config *)(const void *)((const char *)config + kind->worker);
 
     if (config->kind == CR_PIPELINE_SFT) return kind->sft_name ? w : NULL;
+    if (config->kind == CR_PIPELINE_DPO && kind->task == CR_TASK_GENERATE) return NULL;
     if (config->val_only) return kind->task == CR_TASK_GENERATE ? w : NULL;
     if (config->rollouts_from && kind->task == CR_TASK_GENERATE) return NULL;
     if (kind->task == CR_TASK_TRAIN || kind->task == CR_TASK_GENERATE) return w;

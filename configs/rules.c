@@ -155,18 +155,18 @@ void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnost
 void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
 {
     enum { BLOCK = 16 }; /* tokens of a block of the KV cache; int32 counts blocks and samples */
-    const bool is_sft = c->kind == CR_PIPELINE_SFT;
+    const bool is_sft = c->kind == CR_PIPELINE_SFT, is_rlvr = c->kind == CR_PIPELINE_RLVR;
     const cr_training_args *t = &c->train.training;
     const int64_t mini = cr_worker_batch_samples(&c->train),
                   longest = c->infer.engine.max_model_len ? c->infer.engine.max_model_len
                                                           : c->sequence_length,
-                  samples = is_sft ? mini : c->rollout_batch_size * c->group_size;
+                  samples = !is_rlvr ? mini : c->rollout_batch_size * c->group_size;
     const struct {
         const char *key, *what, *factors;
         int64_t a, b, max;
     } limits[] = {{"rollout_batch_size", "samples of a step",
                    "rollout_batch_size x num_return_sequences_in_group", c->rollout_batch_size,
-                   is_sft ? 0 : c->group_size, INT32_MAX},
+                   !is_rlvr ? 0 : c->group_size, INT32_MAX},
                   {is_sft ? "sft_train.training_args" : "actor_train.training_args",
                    "samples of an update on one rank",
                    "per_device_train_batch_size x gradient_accumulation_steps",
@@ -175,7 +175,8 @@ void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
                    samples < INT32_MAX ? samples : INT32_MAX, c->sequence_length, (int64_t)1 << 40},
                   {"max_running_requests", "blocks of the KV cache",
                    "max_running_requests x blocks of 16 tokens of max_model_len or sequence_length",
-                   c->max_running_requests, is_sft ? 0 : (longest + BLOCK - 1) / BLOCK, INT32_MAX}};
+                   c->max_running_requests, !is_rlvr ? 0 : (longest + BLOCK - 1) / BLOCK,
+                   INT32_MAX}};
 
     for (size_t i = 0; i < CR_COUNT(limits); i++)
         if (limits[i].b > 0 && limits[i].a > limits[i].max / limits[i].b)

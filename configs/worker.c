@@ -450,7 +450,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->infer_batch_size = cri_int_of(block, "infer_batch_size");
     check_class(block, name, d);
     w->envs = cri_envs_of(block, false, d);
-    if (task != CR_TASK_TRAIN || c->kind == CR_PIPELINE_SFT) cri_note_loss(block, name, d);
+    if (task != CR_TASK_TRAIN || c->kind != CR_PIPELINE_RLVR) cri_note_loss(block, name, d);
     cri_bind_batching(block, w, d);
     bind_devices(block, w, d);
     bind_strategy(c, cri_block_of(c, block, "strategy_args", "strategy_args", d), w, is_train, d);

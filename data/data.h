@@ -18,9 +18,10 @@ typedef struct cr_row {
     char *text;   /* the same as text, for the exchange */
     json_t *
         asked; /* RLVR: the prompt as people read it, in part: its column, or the last message's content */
-    int32_t *ids; /* prompt (RLVR), or prompt and answer (SFT) */
+    int32_t *ids; /* prompt (RLVR), prompt and answer (SFT), or prompt and both answers (pairs) */
     size_t num_ids;
-    size_t num_prompt; /* SFT: label-free ids at the start; RLVR: num_ids */
+    size_t num_prompt; /* SFT, pairs: label-free ids at the start; RLVR: num_ids */
+    size_t num_chosen; /* pairs: of the ids after the prompt; those of the rejected answer follow */
     uint8_t *
         learns; /* SFT on messages: [num_ids], 1 on ids of an assistant; NULL: all after num_prompt */
     int domain;       /* index into the caller's domains, -1: unused */

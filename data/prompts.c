@@ -290,29 +290,42 @@ static cr_status render(cr_prompt_maker *m, const json_t *messages, const json_t
     return CR_OK;
 }
 
-static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, cr_err *err)
+/* The system and user messages of a prompt's columns; a new reference. */
+static json_t *prompt_messages(const cr_config *c, const cr_row *row, json_t *prompt)
 {
-    const cr_config *c = m->config;
-    json_t *prompt = json_object_get(row->json, c->sft.prompt_key),
-           *query = c->sft.query_key ? json_object_get(row->json, c->sft.query_key) : NULL,
-           *answer = json_object_get(row->json, c->sft.response_key),
-           *system = c->sft.system_key ? json_object_get(row->json, c->sft.system_key) : NULL,
-           *messages, *joined = NULL;
-    cr_row begin = {0};
-    cr_buf text = {0};
+    json_t *query = c->rows.query_key ? json_object_get(row->json, c->rows.query_key) : NULL,
+           *system = c->rows.system_key ? json_object_get(row->json, c->rows.system_key) : NULL,
+           *messages = json_array();
 
-    CR_TRY(check_text(prompt, c->sft.prompt_key, " (prompt_key)", err));
-    CR_TRY(check_text(answer, c->sft.response_key, " (response_key)", err));
-    CR_TRY(check_text_only(row->json, NULL, err));
+    if (json_is_string(system)) add_message(messages, "system", system);
     if (json_is_string(query) && json_string_length(query)) {
+        cr_buf text = {0};
+        json_t *joined;
         cr_buf_add(&text, json_string_value(prompt), json_string_length(prompt));
         cr_buf_addc(&text, '\n');
         cr_buf_add(&text, json_string_value(query), json_string_length(query));
         joined = json_stringn(text.data, text.num_bytes);
+        add_message(messages, "user", joined);
+        json_decref(joined);
+        cr_buf_free(&text);
+    } else {
+        add_message(messages, "user", prompt);
     }
-    messages = json_array();
-    if (json_is_string(system)) add_message(messages, "system", system);
-    add_message(messages, "user", joined ? joined : prompt);
+    return messages;
+}
+
+static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, cr_err *err)
+{
+    const cr_config *c = m->config;
+    json_t *prompt = json_object_get(row->json, c->rows.prompt_key),
+           *answer = json_object_get(row->json, c->rows.response_key), *messages;
+    cr_row begin = {0};
+    cr_buf text = {0};
+
+    CR_TRY(check_text(prompt, c->rows.prompt_key, " (prompt_key)", err));
+    CR_TRY(check_text(answer, c->rows.response_key, " (response_key)", err));
+    CR_TRY(check_text_only(row->json, NULL, err));
+    messages = prompt_messages(c, row, prompt);
     if (render(m, messages, NULL, true, &text, err) == CR_OK &&
         encode(m, text.data, text.num_bytes, true, &begin, err) == CR_OK) {
         add_message(messages, "assistant", answer);
@@ -322,7 +335,6 @@ static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, cr_err *err)
     row->num_prompt = begin.num_ids;
     cr_free(begin.ids);
     json_decref(messages);
-    json_decref(joined);
     cr_buf_free(&text);
     return err->status;
 }
@@ -505,7 +517,182 @@ void cr_prompt_report(const cr_prompt_maker *m, const char *what)
     if (m->num_unknown)
         cr_log(CR_LOG_INFO, "data", "%s: %zu row%s left out: no block of rewards is for them", what,
                m->num_unknown, plural(m->num_unknown));
+    if (m->num_long_pairs)
+        cr_log(CR_LOG_INFO, "data", "%s: %zu pair%s left out: longer than sequence_length %lld",
+               what, m->num_long_pairs, plural(m->num_long_pairs),
+               (long long)m->config->sequence_length);
+    if (m->num_merged)
+        cr_log(CR_LOG_WARN, "data",
+               "%s: of %zu pair%s the prompt's ids are no beginning of the chats' (the template "
+               "writes it otherwise when it stands alone, or a token goes over its end): their "
+               "answers begin where the ids part",
+               what, m->num_merged, plural(m->num_merged));
     if (m->num_cut)
         cr_log(CR_LOG_INFO, "data", "%s: %zu row%s cut at sequence_length %lld", what, m->num_cut,
                plural(m->num_cut), (long long)m->config->sequence_length);
+}
+
+/* ---- pairs of answers ---- */
+
+/* A pair's prompt and answers on their way to ids. */
+typedef struct pair_row {
+    cr_prompt_maker *m;
+    json_t *prompt, *answer[2], *vars; /* messages, and `tools` or NULL; owned */
+    cr_row part[3]; /* ids of the prompt, of it with the chosen, with the rejected */
+} pair_row;
+
+/* An answer as messages of its own: a list, or a text as one of the assistant. */
+static cr_status answer_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
+{
+    json_t *list;
+
+    if (json_is_array(column)) {
+        CR_TRY(get_messages(column, name, &list, err));
+        *out = json_copy(list);
+        json_decref(list);
+        return CR_OK;
+    }
+    CR_TRY(check_text(column, name, "", err));
+    *out = json_array();
+    add_message(*out, "assistant", column);
+    return CR_OK;
+}
+
+/* TRL's implicit prompt: the messages that both answers begin with. They are taken off the answers. */
+static cr_status split_prompt(pair_row *p, const char *name, cr_err *err)
+{
+    json_t *chosen = p->answer[0], *rejected = p->answer[1], *message;
+
+    p->prompt = json_array();
+    while ((message = json_array_get(chosen, 0)) &&
+           json_equal(message, json_array_get(rejected, 0))) {
+        json_array_append(p->prompt, message);
+        json_array_remove(chosen, 0);
+        json_array_remove(rejected, 0);
+    }
+    if (json_array_size(p->prompt) && json_array_size(chosen) && json_array_size(rejected))
+        return CR_OK;
+    return cr_fail(err, CR_EFORMAT,
+                   "the row has no column %s (prompt_key), and its answers are not two chats that "
+                   "begin with the same messages and end with others",
+                   name);
+}
+
+static cr_status read_pair(pair_row *p, const cr_row *row, cr_err *err)
+{
+    const cr_config *c = p->m->config;
+    const char *names[] = {c->rows.chosen_key, c->rows.rejected_key}, *name = c->rows.prompt_key;
+    json_t *prompt = json_object_get(row->json, name), *tools = json_object_get(row->json, "tools");
+
+    for (int k = 0; k < 2; k++) {
+        CR_TRY(answer_messages(json_object_get(row->json, names[k]), names[k], &p->answer[k], err));
+        CR_TRY(check_text_only(row->json, p->answer[k], err));
+    }
+    if (json_is_array(tools)) p->vars = json_pack("{s:O}", "tools", tools);
+    if (!prompt) return split_prompt(p, name, err);
+    if (json_is_string(prompt)) {
+        p->prompt = prompt_messages(c, row, prompt);
+        return CR_OK;
+    }
+    if (!json_is_array(prompt))
+        return cr_fail(err, CR_EFORMAT,
+                       "the column %s (prompt_key) is neither a text nor a list of messages", name);
+    CR_TRY(get_messages(prompt, name, &p->prompt, err));
+    return check_text_only(row->json, p->prompt, err);
+}
+
+/* Ids of the prompt's chat (k 0), or of the chat with an answer. */
+static cr_status encode_chat(pair_row *p, int k, cr_err *err)
+{
+    json_t *all = json_copy(p->prompt);
+    cr_buf text = {0};
+
+    if (k) json_array_extend(all, p->answer[k - 1]);
+    if (cr_chat_render_with(p->m->chat, template_of(p->m), all, p->vars, k == 0, &text, err) ==
+        CR_OK)
+        cr_note(encode(p->m, text.data, text.num_bytes, /*add_special=*/false, &p->part[k], err));
+    json_decref(all);
+    cr_buf_free(&text);
+    return err->status;
+}
+
+/* Ready text: answers follow the prompt as they are, and end with the end-of-text token. */
+static cr_status encode_ready(pair_row *p, const cr_row *row, cr_err *err)
+{
+    const cr_config *c = p->m->config;
+    const char *names[] = {p->m->from->data.prompt, c->rows.chosen_key, c->rows.rejected_key};
+    int32_t eos = cr_tokenizer_role(p->m->tokenizer, CR_TOKEN_EOS);
+    cr_buf text = {0};
+
+    CR_TRY(check_text_only(row->json, NULL, err));
+    for (int k = 0; k < 3 && err->status == CR_OK; k++) {
+        const json_t *column = json_object_get(row->json, names[k]);
+        cr_row *part = &p->part[k];
+        if (check_text(column, names[k], k ? "" : " (data_args.prompt)", err) != CR_OK) break;
+        if (k == 2) text.num_bytes = json_string_length(json_object_get(row->json, names[0]));
+        cr_buf_add(&text, json_string_value(column), json_string_length(column));
+        cr_note(encode(p->m, text.data, text.num_bytes, /*add_special=*/true, part, err));
+        if (k == 0 || eos < 0 || (part->num_ids && part->ids[part->num_ids - 1] == eos)) continue;
+        part->ids = cr_realloc(part->ids, part->num_ids * 4, (part->num_ids + 1) * 4);
+        part->ids[part->num_ids++] = eos;
+    }
+    cr_buf_free(&text);
+    return err->status;
+}
+
+static size_t num_common(const cr_row *a, const cr_row *b)
+{
+    size_t n = 0;
+
+    while (n < a->num_ids && n < b->num_ids && a->ids[n] == b->ids[n])
+        n++;
+    return n;
+}
+
+/* Answers begin where the ids of prompt and chats part, as in TRL. */
+static cr_status join_pair(pair_row *p, cr_row *row, cr_err *err)
+{
+    const cr_row *chosen = &p->part[1], *rejected = &p->part[2];
+    size_t prompt = num_common(&p->part[0], chosen), other = num_common(&p->part[0], rejected);
+
+    if (other < prompt) prompt = other;
+    if (prompt < 1 || chosen->num_ids == prompt || rejected->num_ids == prompt)
+        return cr_fail(err, CR_EFORMAT, "the pair has no token of its %s",
+                       prompt < 1                  ? "prompt"
+                       : chosen->num_ids == prompt ? "chosen answer"
+                                                   : "rejected answer");
+    p->m->num_merged += prompt < p->part[0].num_ids;
+    if ((int64_t)chosen->num_ids > p->m->config->sequence_length ||
+        (int64_t)rejected->num_ids > p->m->config->sequence_length) {
+        p->m->num_long_pairs++;
+        return CR_OK;
+    }
+    row->num_prompt = prompt;
+    row->num_chosen = chosen->num_ids - prompt;
+    row->num_ids = chosen->num_ids + rejected->num_ids - prompt;
+    row->ids = CR_NEW_ARRAY(int32_t, row->num_ids);
+    memcpy(row->ids, chosen->ids, chosen->num_ids * 4);
+    memcpy(row->ids + chosen->num_ids, rejected->ids + prompt, (rejected->num_ids - prompt) * 4);
+    return CR_OK;
+}
+
+cr_status cr_prompt_encode_pair(void *ctx, cr_row *row, cr_err *err)
+{
+    pair_row p = {.m = ctx};
+
+    CR_TRY(cr_columns_make(&p.m->from->data, row, err));
+    if (p.m->from->data.prompt)
+        cr_note(encode_ready(&p, row, err));
+    else if (read_pair(&p, row, err) == CR_OK)
+        for (int k = 0; k < 3 && err->status == CR_OK; k++)
+            cr_note(encode_chat(&p, k, err));
+    if (err->status == CR_OK) cr_note(join_pair(&p, row, err));
+    row->domain = 0;
+    json_decref(p.prompt);
+    json_decref(p.vars);
+    for (int k = 0; k < 2; k++)
+        json_decref(p.answer[k]);
+    for (int k = 0; k < 3; k++)
+        cr_free(p.part[k].ids);
+    return err->status;
 }

@@ -3,7 +3,9 @@
  * Flow 2 of 7. RLVR: `messages` (a list, or a list as JSON text) through the chat template with the
  * generation prompt, or `prompt` (ready text); kept when 5 < length <= prompt_length. SFT: prompt and
  * answer columns, labels on the answer only; or `messages` of any number of turns, labels on every turn
- * of the assistant, its end-of-turn token included. Longer than sequence_length is cut.
+ * of the assistant, its end-of-turn token included. Longer than sequence_length is cut. Pairs (DPO): a prompt and two
+ * answers, as texts, as messages, or as ready text (data_args.prompt); where an answer makes the row longer than sequence_length,
+ * the pair is left out.
  */
 #ifndef CR_PROMPTS_H
 #define CR_PROMPTS_H
@@ -21,6 +23,8 @@ typedef struct cr_prompt_maker {
     int64_t prompt_length;
     /* counted: rows left out, and rows cut */
     size_t num_short, num_long, num_unknown, num_cut;
+    size_t num_long_pairs; /* left out: longer than sequence_length */
+    size_t num_merged;     /* whose answers begin before the end of the prompt's ids */
     size_t num_unread; /* RLVR: rows left out because their rule can judge none of their samples */
     char first_unread[300]; /* of these, the line and the reason */
     size_t num_answered;    /* RLVR: chats that end with a turn of the assistant */
@@ -29,6 +33,7 @@ typedef struct cr_prompt_maker {
 /* cr_row_encode functions for cr_dataset_load; ctx is a cr_prompt_maker. */
 CR_MUST cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err);
 CR_MUST cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err);
+CR_MUST cr_status cr_prompt_encode_pair(void *ctx, cr_row *row, cr_err *err);
 /* Says what was left out or cut, if anything was. */
 void cr_prompt_report(const cr_prompt_maker *maker, const char *what);
 

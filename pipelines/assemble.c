@@ -64,7 +64,7 @@ static cr_status ask_role(const cr_learning *l, cr_run *run, cr_role role, cri_l
 {
     double at = cr_now_s();
 
-    CR_TRY(l->services[role] ? cri_ask_service(l->services[role], run, b, column, err)
+    CR_TRY(l->services[role] ? cr_role_service_ask(l->services[role], run, &b->batch, column, err)
                              : cri_ask_role(run, role, b, column, m, err));
     cr_metrics_set(m, cr_now_s() - at, "%s", time);
     return CR_OK;

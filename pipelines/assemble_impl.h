@@ -23,9 +23,6 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
  * values. The ranks of actor_train are asked for those of a reference that is_of_trainer. */
 CR_MUST cr_status cri_ask_role(cr_run *run, cr_role role, cri_learn_batch *b,
                                cr_batch_column column, cr_metrics *m, cr_err *err);
-/* The same from its service. A failure ends its use: only cr_role_service_close may follow. */
-CR_MUST cr_status cri_ask_service(cr_role_service *r, cr_run *run, cri_learn_batch *b,
-                                  cr_batch_column column, cr_err *err);
 /* Samples first .. end-1, all of one domain: final masks, rewards, advantages. */
 CR_MUST cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first,
                                         size_t end, int domain, cr_metrics *m, cr_err *err);

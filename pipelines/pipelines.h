@@ -16,6 +16,6 @@ typedef struct cr_pipeline_ops {
     void (*close)(void *pipeline);
 } cr_pipeline_ops;
 
-extern const cr_pipeline_ops cr_pipeline_rlvr, cr_pipeline_sft;
+extern const cr_pipeline_ops cr_pipeline_rlvr, cr_pipeline_rows; /* sft and dpo */
 
 #endif

@@ -515,7 +515,7 @@ void cr_plan_html(const cr_plan *p, cr_buf *out)
          *under = cr_asprintf(
              "%s, %s pipeline. Nothing was started: these are the numbers of the very code "
              "that will run, on a device that only counts.",
-             p->path, p->is_sft ? "sft" : "rlvr");
+             p->path, cr_pipeline_names[p->config.kind]);
 
     cr_html_begin(out, title, under);
     warnings(out, p);

@@ -62,7 +62,7 @@ static void text_batch(const cr_plan *p, cr_buf *out)
     const cr_config *c = &p->config;
     const cr_plan_batch *b = &p->batch;
     const cr_training_args *t = &c->train.training;
-    long long mini = (long long)(b->num_samples * t->gradient_accumulation_steps);
+    long long mini = (long long)cr_worker_batch_samples(&c->train);
     char size[64];
 
     if (b->train_tokens)
@@ -70,8 +70,9 @@ static void text_batch(const cr_plan *p, cr_buf *out)
     else
         snprintf(size, sizeof size, "%lld x %lld", (long long)b->num_samples,
                  (long long)b->sample_tokens);
-    if (p->is_sft)
-        cr_buf_addf(out, "batch    %lld samples a step\n", (long long)p->num_samples);
+    if (!p->is_rlvr)
+        cr_buf_addf(out, "batch    %lld samples a step%s\n", (long long)p->num_samples,
+                    p->row_samples > 1 ? ", 2 of each pair" : "");
     else
         cr_buf_addf(
             out, "batch    rollout_batch_size %lld x %lld in a group = %lld samples a step\n",
@@ -80,12 +81,13 @@ static void text_batch(const cr_plan *p, cr_buf *out)
         out,
         "         on %lld data-parallel ranks: %s%lld sample%s each\n"
         "         per_device_train_batch_size %lld x gradient_accumulation_steps %lld = %lld "
-        "samples of an update and rank\n"
+        "%s of an update and rank\n"
         "         %lld update%s a step, %lld micro-batch%s each, of at most %s tokens\n",
         (long long)p->num_dp, p->num_samples % p->num_dp ? "at most " : "",
-        (long long)p->rank_samples, p->rank_samples == 1 ? "" : "s", (long long)b->num_samples,
-        (long long)t->gradient_accumulation_steps, mini, (long long)b->updates,
-        b->updates == 1 ? "" : "s", (long long)b->micros, b->micros == 1 ? "" : "es", size);
+        (long long)p->rank_samples, p->rank_samples == 1 ? "" : "s",
+        (long long)t->per_device_train_batch_size, (long long)t->gradient_accumulation_steps, mini,
+        p->row_samples > 1 ? "pairs" : "samples", (long long)b->updates, b->updates == 1 ? "" : "s",
+        (long long)b->micros, b->micros == 1 ? "" : "es", size);
 }
 
 /* Rates of the run's updates: where the schedule begins, is at its maximum, half-way and ends. The updates of an
@@ -93,13 +95,13 @@ static void text_batch(const cr_plan *p, cr_buf *out)
 static void text_schedule(const cr_plan *p, cr_buf *out)
 {
     const cr_training_args *t = &p->config.train.training;
-    int64_t num = p->is_sft ? 0 : cr_rlvr_num_updates(&p->config, &p->config.train);
+    int64_t num = !p->is_rlvr ? 0 : cr_rlvr_num_updates(&p->config, &p->config.train);
     const cr_lr_schedule s = cr_training_schedule(&p->config.train, num);
     const int64_t points[] = {0, s.warmup_steps, num / 2, num - 1};
     int64_t last = -1;
 
     cr_buf_addf(out, "rate     %s, learning_rate %g", cr_schedule_names[s.kind], s.learning_rate);
-    if (p->is_sft && t->warmup_steps)
+    if (!p->is_rlvr && t->warmup_steps)
         cr_buf_addf(out, ", warm-up of %lld updates", (long long)t->warmup_steps);
     for (size_t i = 0; i < CR_COUNT(points); i++) {
         if (points[i] <= last || points[i] >= num) continue;
@@ -368,7 +370,7 @@ static void text_memory(const cr_plan *p, cr_buf *out)
     if (p->device_peak > p->memory) text_advice(p, out);
     if (p->largest) {
         const char *more = !p->is_limit ? ""
-                           : p->is_sft
+                           : !p->is_rlvr
                                ? " or more (a pass of more than a million tokens is not tried)"
                                : " or more (the most a step has)";
         cr_buf_addf(out,
@@ -527,14 +529,14 @@ static void json_batch(const cr_plan *p, cr_buf *out)
 
     key(out, "batch");
     cr_buf_addc(out, '{');
-    if (!p->is_sft) {
+    if (p->is_rlvr) {
         number(out, "rollout_batch_size", p->config.rollout_batch_size);
         number(out, "group", p->config.group_size);
     }
     number(out, "samples", p->num_samples);
     number(out, "dp", p->num_dp);
     number(out, "samples_per_rank", p->rank_samples);
-    number(out, "per_device_train_batch_size", b->num_samples);
+    number(out, "per_device_train_batch_size", b->num_samples / p->row_samples);
     number(out, "gradient_accumulation_steps",
            p->config.train.training.gradient_accumulation_steps);
     number(out, "micro_batches", b->micros); /* of an update */
@@ -551,13 +553,13 @@ static void json_batch(const cr_plan *p, cr_buf *out)
 static void json_schedule(const cr_plan *p, cr_buf *out)
 {
     const cr_lr_schedule s = cr_training_schedule(
-        &p->config.train, p->is_sft ? 0 : cr_rlvr_num_updates(&p->config, &p->config.train));
+        &p->config.train, !p->is_rlvr ? 0 : cr_rlvr_num_updates(&p->config, &p->config.train));
 
     key(out, "schedule");
     cr_buf_addc(out, '{');
     text(out, "lr_scheduler_type", cr_schedule_names[s.kind], strlen(cr_schedule_names[s.kind]));
     number(out, "warmup_steps", s.warmup_steps);
-    if (!p->is_sft) number(out, "max_steps", s.max_steps);
+    if (p->is_rlvr) number(out, "max_steps", s.max_steps);
     cr_buf_addc(out, '}');
 }
 
@@ -587,7 +589,8 @@ void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
 
     cr_buf_addc(out, '{');
     text(out, "file", p->path, strlen(p->path));
-    text(out, "pipeline", p->is_sft ? "sft" : "rlvr", p->is_sft ? 3 : 4);
+    text(out, "pipeline", cr_pipeline_names[p->config.kind],
+         strlen(cr_pipeline_names[p->config.kind]));
     json_batch(p, out);
     json_schedule(p, out);
     key(out, "roles");

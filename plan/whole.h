@@ -30,8 +30,9 @@ typedef struct cr_plan {
     char **override;       /* owned, as the texts in it, NULL at the end */
     cr_config config;
     cr_diagnostics d;
-    bool is_sft, with_moments;
-    bool is_gpu; /* device cuda or a GPU by name */
+    bool is_rlvr, with_moments;
+    int64_t row_samples; /* of a row: 2 of a pair, else 1 */
+    bool is_gpu;         /* device cuda or a GPU by name */
     int64_t
         num_gpus; /* of a host, which numbers of device_mapping take round robin; 0: each has its own */
     int64_t num_dp, num_samples; /* of the trained role; of a step */

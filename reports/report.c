@@ -16,6 +16,10 @@ static const char *const curves[] = {
     "val_correct/all/mean",
     "sft_train/loss",
     "sft_train/val_loss",
+    "actor/loss",
+    "rewards/accuracies",
+    "rewards/margins",
+    "val/rewards/accuracies",
     "actor/total_loss",
     "actor/pg_loss",
     "actor/kl_loss",
@@ -39,6 +43,8 @@ static const struct {
 } cards[] = {{"critic/score/mean", "score, last step"},
              {"val_correct/all/mean", "validation, last one"},
              {"sft_train/loss", "loss"},
+             {"actor/loss", "loss"},
+             {"rewards/accuracies", "chosen above rejected, last step"},
              {"system/tps/tps", "tokens a second"},
              {"time/step_total", "seconds a step"}};
 

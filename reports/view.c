@@ -91,9 +91,13 @@ void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
                 (long long)v->max_steps);
     add_number(&line, m, "val", "val_correct/all/mean", "%.3f");
     add_number(&line, m, "val", "sft_train/val_loss", "%.4f");
+    add_number(&line, m, "val acc", "val/rewards/accuracies", "%.3f");
     add_number(&line, m, "score", "critic/score/mean", "%.3f");
     add_number(&line, m, "loss", "actor/total_loss", "%.4f");
     add_number(&line, m, "loss", "sft_train/loss", "%.4f");
+    add_number(&line, m, "loss", "actor/loss", "%.4f");
+    add_number(&line, m, "margin", "rewards/margins", "%.4f");
+    add_number(&line, m, "acc", "rewards/accuracies", "%.3f");
     add_number(&line, m, "kl",
                cr_metrics_get(m, "critic/kl") ? "critic/kl" /* of the rewards */ : "actor/kl_loss",
                "%.4f");

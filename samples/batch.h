@@ -1,5 +1,5 @@
 /* batch.h -- samples that ranks of a role pass over, with numbers for each response token or sample (rl/batch_columns.h): the
- * pipeline's side of log_probs, train_step and sft_step; samples/train.h is the side of the ranks.
+ * pipeline's side of log_probs, train_step, sft_step and dpo_step; samples/train.h is the side of the ranks.
  *
  * Ownership: a batch owns its columns; ids and kept ids are borrowed.
  */

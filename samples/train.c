@@ -241,9 +241,21 @@ static const struct real_field {
     {"old_value", offsetof(cr_train_sums, value.old_value), ADDED},
     {"value", offsetof(cr_train_sums, value.value), ADDED},
     {"value_error", offsetof(cr_train_sums, value.error), ADDED},
+#define PAIR(name)                                                 \
+    {                                                              \
+        "pairs_" #name, offsetof(cr_train_sums, pairs.name), ADDED \
+    }
+    PAIR(nll),
+    PAIR(chosen),
+    PAIR(rejected),
+    PAIR(margins),
+    PAIR(accuracies),
+    PAIR(chosen_log_probs),
+    PAIR(rejected_log_probs),
     {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
     {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}
 #undef LOSS
+#undef PAIR
 };
 
 static const struct int_field {

@@ -9,6 +9,7 @@
 #include "exchange/record.h"
 #include "rl/batch_columns.h"
 #include "rl/loss.h"
+#include "rl/pairs.h"
 
 /* `cmd:*` of train ranks and references: samples to pass over. */
 typedef struct cr_samples {
@@ -26,7 +27,7 @@ CR_MUST cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_sam
                                   cr_err *err);
 void cr_samples_free(cr_samples *s);
 
-/* ---- train_step and sft_step: what both sides of the stream share ---- */
+/* ---- train_step, sft_step and dpo_step: what both sides of the stream share ---- */
 
 /* The columns that travel (rl/batch_columns.h), of s. NULL: an optional one that did not come, or one whose numbers are all 1. */
 CR_MUST cr_status cr_step_columns_read(const cr_record *r, const cr_samples *s,
@@ -34,8 +35,8 @@ CR_MUST cr_status cr_step_columns_read(const cr_record *r, const cr_samples *s,
 
 /* `counts`: numbers of each mini-batch over all ranks. */
 typedef enum cr_mini_count {
-    CR_MINI_FINAL_TOKENS,
-    CR_MINI_FINAL_SAMPLES,
+    CR_MINI_FINAL_TOKENS,  /* of dpo: of chosen answers */
+    CR_MINI_FINAL_SAMPLES, /* of dpo: pairs */
     CR_MINI_TOKENS,
     CR_MINI_SAMPLES,
     CR_MINI_ENTROPY_TOKENS,
@@ -52,6 +53,7 @@ CR_MUST cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uin
 typedef struct cr_train_sums {
     cr_loss_metrics loss; /* infer_diff_max: before the first update */
     cr_value_metrics value;
+    cr_pair_metrics pairs;
     double entropy_sum;
     double grad_norm; /* sum over the updates that were not skipped */
     int64_t num_compared, num_different, num_updates, num_skipped;

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* All bytes, as they are in a byte-level vocabulary, and an end of text. */
-static cr_tokenizer *byte_tokenizer(void)
+/* All bytes, as they are in a byte-level vocabulary, and <s>; config_json: of tokenizer_config.json, or NULL. */
+static inline cr_tokenizer *byte_tokenizer_with(const char *config_json)
 {
     cr_tokenizer *tokenizer = NULL;
     cr_buf json = {0};
@@ -25,11 +25,16 @@ static cr_tokenizer *byte_tokenizer(void)
         cr_json_add_string(&json, text, strlen(text));
         cr_buf_addf(&json, ":%d%s", b, b < 255 ? "," : "}}}");
     }
-    CR_CHECK(cr_tokenizer_parse(json.data, json.num_bytes, NULL, "bytes", &tokenizer, &err) ==
-                 CR_OK,
+    CR_CHECK(cr_tokenizer_parse(json.data, json.num_bytes, config_json, "bytes", &tokenizer,
+                                &err) == CR_OK,
              "%s", err.msg);
     cr_buf_free(&json);
     return tokenizer;
+}
+
+static inline cr_tokenizer *byte_tokenizer(void)
+{
+    return byte_tokenizer_with(NULL);
 }
 
 #endif

@@ -93,8 +93,8 @@ static cr_status open_adapter(source *s, cr_err *err)
     return CR_OK;
 }
 
-/* A file of sft has no rewards. What else may be wrong with it is said when it is loaded. */
-static bool is_sft(const char *path)
+/* Files of sft and dpo. What else may be wrong with them is said when they are loaded. */
+static bool has_no_rewards(const char *path)
 {
     cr_diagnostics d = {0};
     cr_yaml yaml = {0};
@@ -102,7 +102,7 @@ static bool is_sft(const char *path)
 
     if (!cr_file_exists(path)) return false;
     cr_yaml_load(&yaml, path, NULL, NULL, 0, &d);
-    is_so = yaml.root && cr_node_get(yaml.root, "sft_train");
+    is_so = yaml.root && !cr_node_get(yaml.root, "rewards");
     cr_yaml_free(&yaml);
     cr_diagnostics_free(&d);
     return is_so;
@@ -122,10 +122,9 @@ static cr_status find_source(source *s, const cr_eval_args *a, cr_err *err)
         return cr_fail(err, CR_EUSAGE,
                        "which rewards? --run FILE names the file of a run, whose rewards, "
                        "templates and lengths count");
-    if (is_sft(s->run))
-        return cr_fail(
-            err, CR_EUSAGE,
-            "%s is a file of sft and has no rewards: --run names the file of an rlvr run", s->run);
+    if (has_no_rewards(s->run))
+        return cr_fail(err, CR_EUSAGE, "%s has no rewards: --run names the file of an rlvr run",
+                       s->run);
     return CR_OK;
 }
 

@@ -3,7 +3,6 @@
 #include "http/client.h"
 
 #include "base/json.h"
-#include "pipelines/assemble_impl.h"
 #include "scorers/service.h"
 
 #include <stdio.h>
@@ -231,18 +230,13 @@ typedef struct part {
     size_t first, end, start;
 } part;
 
-static size_t prompt_of(const cri_learn_batch *b, size_t i)
-{
-    return b->data->rows[b->r->samples[i].row].num_ids;
-}
-
 /* The longest row of samples from `first` on that one request takes. */
-static size_t end_of_part(const cri_learn_batch *b, size_t first)
+static size_t end_of_part(const cr_sample_batch *b, size_t first)
 {
     size_t end = first, tokens = 0;
 
-    while (end < b->r->num_samples && end - first < REQUEST_SAMPLES) {
-        tokens += prompt_of(b, end) + b->r->samples[end].num_ids;
+    while (end < b->num && end - first < REQUEST_SAMPLES) {
+        tokens += b->samples[end].num_prompt + b->samples[end].num_response;
         if (tokens > REQUEST_TOKENS && end > first) break;
         end++;
     }
@@ -250,22 +244,22 @@ static size_t end_of_part(const cri_learn_batch *b, size_t first)
 }
 
 /* Samples without a response have nothing to ask for. */
-static size_t list_prompts(const cri_learn_batch *b, const part *p, prompt *prompts, size_t *first,
+static size_t list_prompts(const cr_sample_batch *b, const part *p, prompt *prompts, size_t *first,
                            size_t *num_each)
 {
     size_t num = 0;
 
     for (size_t i = p->first; i < p->end; i++) {
-        const cr_sample *s = &b->r->samples[i];
-        if (s->num_ids == 0) continue;
-        prompts[num] = (prompt){{b->data->rows[s->row].ids, s->ids}, {prompt_of(b, i), s->num_ids}};
-        first[num] = prompt_of(b, i);
-        num_each[num++] = s->num_ids;
+        const struct cr_batch_sample *s = &b->samples[i];
+        if (s->num_response == 0) continue;
+        prompts[num] = (prompt){{s->prompt, s->response}, {s->num_prompt, s->num_response}};
+        first[num] = s->num_prompt;
+        num_each[num++] = s->num_response;
     }
     return num;
 }
 
-static void add_part(cr_role_service *r, const cri_learn_batch *b, part *p, double deadline_s)
+static void add_part(cr_role_service *r, const cr_sample_batch *b, part *p, double deadline_s)
 {
     prompt prompts[REQUEST_SAMPLES];
     size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
@@ -282,13 +276,13 @@ static void add_part(cr_role_service *r, const cri_learn_batch *b, part *p, doub
     cr_http_client_add(r->client, &p->call, 0);
 }
 
-static cr_status take_part(const cr_role_service *r, const cri_learn_batch *b, const part *p,
+static cr_status take_part(const cr_role_service *r, const cr_sample_batch *b, const part *p,
                            double *log_probs, cr_err *err)
 {
     prompt prompts[REQUEST_SAMPLES];
     size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
-        num = list_prompts(b, p, prompts, first, num_each), at = b->batch.start[p->first],
-        num_tokens = b->batch.start[p->end] - at;
+        num = list_prompts(b, p, prompts, first, num_each), at = b->start[p->first],
+        num_tokens = b->start[p->end] - at;
     const cr_role_service_want want = {r->identity.weights, num, p->start, first, num_each};
     float *numbers;
 
@@ -304,12 +298,17 @@ static cr_status take_part(const cr_role_service *r, const cri_learn_batch *b, c
     return err->status;
 }
 
-cr_status cri_ask_service(cr_role_service *r, cr_run *run, cri_learn_batch *b,
-                          cr_batch_column column, cr_err *err)
+const char *cr_role_service_weights(const cr_role_service *r)
 {
-    double *log_probs = cr_sample_batch_add(&b->batch, column);
+    return r->identity.weights;
+}
+
+cr_status cr_role_service_ask(cr_role_service *r, cr_run *run, cr_sample_batch *b,
+                              cr_batch_column column, cr_err *err)
+{
+    double *log_probs = cr_sample_batch_add(b, column);
     double deadline_s = cr_now_s() + r->keys->timeout;
-    size_t n = b->r->num_samples, num = 0, num_left = 0;
+    size_t n = b->num, num = 0, num_left = 0;
     part *parts = CR_NEW_ARRAY(part, n); /* none moves while it is under way */
 
     for (size_t first = 0; first < n; first = parts[num++].end) {

@@ -12,6 +12,8 @@
 
 #include "base/digest.h"
 #include "configs/configs.h"
+#include "launch/run.h"
+#include "samples/batch.h"
 #include "text/tokenizer.h"
 
 typedef struct cr_role_service_identity {
@@ -27,6 +29,11 @@ void cr_role_service_close(cr_role_service *r); /* accepts NULL */
 /* Write OUTPUT_DIR/ROLE.json: a run that is resumed must have the weights that are written there. */
 CR_MUST cr_status cr_role_service_record(const cr_role_service *r, const char *output_dir,
                                          cr_err *err);
+/* Identity of its weights. */
+const char *cr_role_service_weights(const cr_role_service *r);
+/* Log-probs of all response tokens of the batch, into the column. A failure ends its use: only cr_role_service_close may follow. */
+CR_MUST cr_status cr_role_service_ask(cr_role_service *r, cr_run *run, cr_sample_batch *b,
+                                      cr_batch_column column, cr_err *err);
 
 /* ---- a role with ranks ---- */
 

@@ -226,7 +226,7 @@ static bool is_resumed(const cr_config *config, const char *resume_path)
 
 static const cr_pipeline_ops *ops_of(const cr_config *config)
 {
-    return config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
+    return config->kind == CR_PIPELINE_RLVR ? &cr_pipeline_rlvr : &cr_pipeline_rows;
 }
 
 cr_status cr_start_look(const cr_config *config, cr_diagnostics *d, cr_err *err)

@@ -131,7 +131,7 @@ static cr_status try_micro(const cr_plan *p, int64_t num, int64_t tokens, bool *
     cr_plan_batch batch = p->batch;
     cr_plan_role role;
 
-    batch.num_samples = num;
+    batch.num_samples = num * p->row_samples;
     batch.train_tokens = tokens;
     batch.micros = 1;
     CR_TRY(cr_plan_train(p, &batch, &role, err));
@@ -143,7 +143,7 @@ static cr_status try_micro(const cr_plan *p, int64_t num, int64_t tokens, bool *
 /* The largest number of tokens that fits, to 1/64 of a sample: from `largest` samples to one more. */
 static cr_status search_tokens(cr_plan *p, cr_err *err)
 {
-    int64_t length = p->batch.sample_tokens, step = length < 64 ? 1 : length / 64,
+    int64_t length = p->batch.sample_tokens * p->row_samples, step = length < 64 ? 1 : length / 64,
             min = p->largest * length, max = min + length;
 
     while (!p->is_limit && max - min > step) {
@@ -159,11 +159,11 @@ static cr_status search_tokens(cr_plan *p, cr_err *err)
 /* The largest micro-batch that fits: doubling, then halving the gap. At most a million tokens. */
 static cr_status search(cr_plan *p, cr_err *err)
 {
-    int64_t min = 0, max, limit = (1 << 20) / p->batch.sample_tokens;
+    int64_t min = 0, max, limit = (1 << 20) / p->batch.sample_tokens / p->row_samples;
     bool fits = true;
 
     if (limit < 1) limit = 1;
-    if (!p->is_sft && limit > p->rank_samples) limit = p->rank_samples;
+    if (p->is_rlvr && limit > p->rank_samples) limit = p->rank_samples;
     for (max = 1; fits && min < limit;) {
         if (max > limit) max = limit;
         CR_TRY(try_micro(p, max, 0, &fits, err));

@@ -32,17 +32,17 @@ static cr_plan_batch batch_of(const cr_plan *p, const cr_worker_config *w, int64
     const cr_config *c = &p->config;
     int64_t mini = cr_worker_batch_samples(w),
             samples = ceil_div(p->num_samples, cr_worker_num_batches(w));
-    cr_plan_batch batch = {.num_samples = w->training.per_device_train_batch_size,
+    cr_plan_batch batch = {.num_samples = w->training.per_device_train_batch_size * p->row_samples,
                            .num_infer = w->infer_batch_size,
                            .sample_tokens = c->sequence_length,
-                           .sample_rows = c->sequence_length - (p->is_sft ? 1 : c->prompt_length),
+                           .sample_rows = c->sequence_length - (p->is_rlvr ? c->prompt_length : 1),
                            .train_tokens = w->batching.train_tokens,
                            .infer_tokens = w->batching.infer_tokens,
                            .micros = w->training.gradient_accumulation_steps,
-                           .updates = p->is_sft ? 1 : epochs * ceil_div(samples, mini)};
+                           .updates = p->is_rlvr ? epochs * ceil_div(samples, mini) : 1};
 
     if (batch.train_tokens) /* at most: if every sample has full length */
-        batch.micros = ceil_div(mini, batch.train_tokens / c->sequence_length);
+        batch.micros = ceil_div(mini * p->row_samples, batch.train_tokens / c->sequence_length);
     return batch;
 }
 
@@ -51,13 +51,14 @@ static void arithmetic(cr_plan *p)
     const cr_config *c = &p->config;
     const cr_worker_config *w = &c->train;
 
-    p->is_sft = c->kind == CR_PIPELINE_SFT;
+    p->is_rlvr = c->kind == CR_PIPELINE_RLVR;
+    p->row_samples = c->kind == CR_PIPELINE_DPO ? 2 : 1;
     p->num_dp = cr_worker_num_batches(w);
-    p->num_samples =
-        p->is_sft ? p->num_dp * cr_worker_batch_samples(w) : c->rollout_batch_size * c->group_size;
+    p->num_samples = !p->is_rlvr ? p->num_dp * cr_worker_batch_samples(w) * p->row_samples
+                                 : c->rollout_batch_size * c->group_size;
     p->rank_samples = ceil_div(p->num_samples, p->num_dp);
     p->batch = batch_of(p, w, c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs);
-    if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
+    if (p->is_rlvr && c->old_log_probs == CR_OLD_COMPUTED)
         p->batch.forwards = num_forwards(p, w, p->rank_samples);
     if (c->reference.is_of_trainer) p->batch.base_forwards = num_forwards(p, w, p->rank_samples);
 }

@@ -194,7 +194,7 @@ ok start
 cmp $tmp/start/samples.jsonl $tmp/expected || fail "MODEL has the adapter that the file would begin to train with"
 cmp -s $tmp/adapted/samples.jsonl $tmp/expected && fail "the adapter has no effect"
 evaluate nothing $tmp/lora/latest --data $tmp/rows.jsonl
-[ $code = 2 ] && grep -q 'is a file of sft and has no rewards' $log || fail "rewards of an sft run: exit code $code"
+[ $code = 2 ] && grep -q 'has no rewards: --run names the file' $log || fail "rewards of an sft run: exit code $code"
 evaluate nothing $model --data $tmp/rows.jsonl
 [ $code = 2 ] && grep -q 'which rewards? --run FILE' $log || fail "no rewards: exit code $code"
 evaluate nothing $tmp/nowhere "${sums[@]}"

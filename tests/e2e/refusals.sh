@@ -34,6 +34,16 @@ refuse 'top_p: a number of at most 1' generate $model generating_args.top_p=1.5
 refuse 'min_p: a number of at most 1' generate $model generating_args.min_p=2
 refuse 'profiler_timeline and profiler_memory exclude each other' config configs/quickstart/rlvr.yaml profiler_timeline=true profiler_memory=true
 refuse '^croll config: 1 error in' config configs/quickstart/rlvr.yaml rollout_batch_size=-1
+# keys of dpo that do not go together, and what it needs
+dpo() { refuse "$1" config configs/quickstart/dpo.yaml "${@:2}"; }
+dpo 'label_smoothing is of the losses sigmoid \(cDPO\) and robust, this one is hinge' loss_type=hinge label_smoothing=0.1
+dpo 'label_smoothing is 0.5: loss_type robust divides by' loss_type=robust label_smoothing=0.5
+dpo 'ipo and loss_type ipo exclude each other' ipo=true loss_type=ipo
+dpo 'loss_type: exo_pair is not available yet' loss_type=exo_pair
+dpo 'dpo needs a reference' reference=null
+dpo 'data_args.messages is a column of rlvr and sft' actor_train.data_args.messages=chat
+dpo 'a pair may have 2 x sequence_length 64 tokens' actor_train.use_dynamic_batching_in_train=true actor_train.max_tokens_per_microbatch_in_train=100
+dpo 'beta belongs to the dpo pipeline, actor_infer to rlvr' 'actor_infer={device_mapping: [0]}'
 # what is not closed is found where the file ends: the error names the line where it begins, too
 printf 'a: 1\nb: [1,\nc: 2\n' >$tmp/open.yaml
 refuse "open.yaml:4:1: error: not valid YAML: did not find expected ',' or ']' \(while parsing a flow sequence, from line 2 on\)" config $tmp/open.yaml

@@ -1,12 +1,12 @@
 #!/bin/bash
-# croll run whose reference, or teacher, is a `croll serve` (reference.service, teacher.service): the metrics of the run with a reference of its own, to the
+# croll run (rlvr, dpo) whose reference, or teacher, is a `croll serve` (reference.service, teacher.service): the metrics of the run with a reference of its own, to the
 # byte but for times, also when the service is killed and started again in the middle; what is refused before anything starts;
 # a service that stays away ends the run. Not covered: TLS of the client and what it tries again (unit/http_client).
 . tests/e2e/run.inc
 quick_model
 cp -r $tmp/home/sft_model $tmp/home/other
 "$CROLL" init $tmp/home/other --seed 2 --overwrite >/dev/null
-server= port=$(port_pair) runner=
+server= port=$(port_pair) runner= num_pairs=0
 trap 'kill -9 $server $runner 2>/dev/null || true; rm -rf $tmp' EXIT
 # serve MODEL [OPTION ..]: on $port, until it is ready
 serve() {
@@ -35,6 +35,17 @@ job served $kl $service
 alike served
 grep -q '"weights_sha256":"[0-9a-f]\{64\}"' $tmp/served/reference.json || fail "reference.json"
 ! pgrep -f "actor $tmp/served" >/dev/null
+
+# the reference of dpo likewise
+scripts/make_sums $tmp/sums
+for of in "${ranks[*]}" $service; do
+    log=$tmp/pairs.log code=0
+    "$CROLL" run configs/quickstart/dpo.yaml pretrain=$tmp/home/sft_model output_dir=$tmp/pairs_$((num_pairs++)) track_with=none validation=null max_steps=3 reference=null $of \
+        "actor_train.data_args.file_name=[$tmp/sums/pairs.train.jsonl]" actor_train.training_args.per_device_train_batch_size=2 >$log 2>&1 </dev/null || code=$?
+    [ $code = 0 ] || fail "dpo: exit code $code"
+done
+alike pairs_1 pairs_0
+values rewards/margins $tmp/pairs_1/metrics.jsonl | awk '{ last = $1 } END { exit !(NR == 3 && last != 0) }' || fail "dpo learns nothing"
 
 # killed, seen to be away, started again
 words killed $kl "reference={service: {url: http://127.0.0.1:$port/v1, timeout: 60, connections: 1}}"

@@ -1,4 +1,4 @@
-/* fuzz_rows.c -- arbitrary bytes as a file of rows, lines or an array, of SFT (columns, messages) and of
+/* fuzz_rows.c -- arbitrary bytes as a file of rows, lines or an array, of SFT (columns, messages), of pairs and of
  * RLVR, with columns as they are and made of others: every line is a row, is dropped, or is named by its number; ids of rows are in the vocabulary and rows
  * can be drawn. */
 #include "data/prompts.h"
@@ -61,8 +61,13 @@ static void load(const char *path, size_t num_lines, cr_row_encode encode, cr_pr
         CR_CHECK(cr_exit_code(err.status) == 2 && strstr(err.msg, path), "%s", err.msg);
     for (size_t i = 0; i < rows.num_rows; i++) {
         const cr_row *row = &rows.rows[i];
-        CR_CHECK(row->num_prompt <= row->num_ids && row->num_ids <= MAX_NUM && row->domain < 2,
-                 "row %zu", i);
+        CR_CHECK(row->num_prompt <= row->num_ids && row->domain < 2, "row %zu", i);
+        CR_CHECK(row->num_chosen
+                     ? row->num_prompt > 0 && row->num_prompt + row->num_chosen <= MAX_NUM &&
+                           row->num_chosen < row->num_ids - row->num_prompt &&
+                           row->num_ids - row->num_chosen <= MAX_NUM
+                     : row->num_ids <= MAX_NUM,
+                 "lengths of row %zu", i);
         for (size_t k = 0; k < row->num_rewards; k++)
             CR_CHECK(row->num_rewards <= 2 && row->rewards[0] == row->domain &&
                          (row->rewards[k] == 0 || row->rewards[k] == 1),
@@ -88,10 +93,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .num_rewards = 2,
         .sequence_length = MAX_NUM,
         .train = {.data = {.messages = (char[]){"messages"}, .template = (char[]){"chatml"}}},
-        .sft = {.prompt_key = (char[]){"prompt"},
-                .response_key = (char[]){"response"},
-                .query_key = (char[]){"query"},
-                .system_key = (char[]){"system"}}};
+        .rows = {.prompt_key = (char[]){"prompt"},
+                 .response_key = (char[]){"response"},
+                 .chosen_key = (char[]){"response"},
+                 .rejected_key = (char[]){"messages"},
+                 .query_key = (char[]){"query"},
+                 .system_key = (char[]){"system"}}};
     cr_prompt_maker maker = {.config = &config, .prompt_length = MAX_NUM};
     size_t num_lines = is_array(data, size) ? SIZE_MAX : count_lines(data, size);
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
@@ -109,10 +116,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     load(path, num_lines, cr_prompt_encode_sft, &maker);
     load(path, num_lines, cr_prompt_encode_rlvr, &maker);
+    load(path, num_lines, cr_prompt_encode_pair, &maker);
     config.train.data.messages = NULL; /* prompt and response */
     load(path, num_lines, cr_prompt_encode_sft, &maker);
     config.train.data.prompt = (char[]){"prompt"}; /* ready text instead of messages */
     load(path, num_lines, cr_prompt_encode_rlvr, &maker);
+    load(path, num_lines, cr_prompt_encode_pair, &maker);
     config.train.data.columns = columns;
     for (size_t n = 1; n <= CR_COUNT(columns); n++) {
         config.train.data.num_columns = n;

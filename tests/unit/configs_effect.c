@@ -193,9 +193,12 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->group_size), SHOW(c->prompt_length), SHOW(c->sequence_length);
     SHOW(c->max_running_requests), SHOW(c->val_prompt_length), SHOW(c->model_update_frequency);
     SHOW(c->reference.is_needed), SHOW(c->enable_old_logprobs_recompute), SHOW(c->old_log_probs);
-    SHOW(c->logprobs_mode), SHOW(c->global_template), SHOW(c->sft.prompt_key);
-    SHOW(c->sft.response_key), SHOW(c->sft.query_key), SHOW(c->sft.system_key);
-    SHOW(c->sft.shuffle), SHOW(c->reference.is_given), SHOW(c->has_validation);
+    SHOW(c->logprobs_mode), SHOW(c->global_template), SHOW(c->rows.prompt_key);
+    SHOW(c->rows.response_key), SHOW(c->rows.query_key), SHOW(c->rows.system_key);
+    SHOW(c->rows.chosen_key), SHOW(c->rows.rejected_key), SHOW(c->rows.keeps_reference);
+    SHOW(c->pairs.loss_type), SHOW(c->pairs.beta), SHOW(c->pairs.label_smoothing);
+    SHOW(c->pairs.rpo_alpha);
+    SHOW(c->rows.shuffle), SHOW(c->reference.is_given), SHOW(c->has_validation);
     show_algorithm(out, &c->algorithm);
     show_envs(out, c->envs);
     show_worker(out, &c->train);
@@ -245,6 +248,14 @@ static const char sft[] = "pretrain: somewhere\n"
                           "  device_mapping: \"[0]\"\n"
                           "validation: {data_args: {file_name: [b.jsonl]}}\n";
 
+static const char dpo[] = "pretrain: somewhere\n"
+                          "sequence_length: 32\n"
+                          "beta: 0.1\n"
+                          "actor_train:\n"
+                          "  data_args: {file_name: [a.jsonl]}\n"
+                          "  device_mapping: \"[0]\"\n"
+                          "reference: {device_mapping: \"[0]\"}\n";
+
 /* Where a block stands. */
 static const struct {
     const char *block, *prefix;
@@ -252,6 +263,7 @@ static const struct {
     {"run", ""},
     {"rlvr", ""},
     {"sft", ""},
+    {"dpo", ""},
     {"exchange", "exchange."},
     {"checkpoint", "checkpoint_config."},
     {"router", "router_args."},
@@ -427,7 +439,8 @@ static const struct {
 
 /* ---- the test ---- */
 
-static char files[2][64];
+static const char *const texts[] = {rlvr, sft, dpo};
+static char files[CR_COUNT(texts)][64];
 
 typedef struct seen {
     cr_buf config, said;
@@ -493,7 +506,9 @@ static int num_bad, num_later; /* of blocks that are not available yet */
 
 static void check_key(const cri_key *k, const char *prefix)
 {
-    const char *overrides[5] = {NULL}, *path = files[strcmp(k->block, "sft") == 0];
+    const char *overrides[5] = {NULL}, *path = files[strcmp(k->block, "dpo") == 0   ? 2
+                                                     : strcmp(k->block, "sft") == 0 ? 1
+                                                                                    : 0];
     char *value = NULL, *last;
     size_t num = 0;
     bool is_later;
@@ -564,10 +579,9 @@ static int write_files(void **state)
     cr_err err = {0};
 
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (int)CR_COUNT(texts); i++) {
         snprintf(files[i], sizeof files[i], "/tmp/configs_effect_%d_%d.yaml", (int)getpid(), i);
-        if (cr_file_write_atomic(files[i], i ? sft : rlvr, strlen(i ? sft : rlvr), &err) != CR_OK)
-            return -1;
+        if (cr_file_write_atomic(files[i], texts[i], strlen(texts[i]), &err) != CR_OK) return -1;
     }
     return 0;
 }
@@ -575,7 +589,7 @@ static int write_files(void **state)
 static int remove_files(void **state)
 {
     (void)state;
-    return unlink(files[0]) | unlink(files[1]);
+    return unlink(files[0]) | unlink(files[1]) | unlink(files[2]);
 }
 
 int main(void)

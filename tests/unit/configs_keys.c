@@ -78,6 +78,11 @@ static const struct {
     {"rlvr", "loss_agg_mode", "seq-mean-token-mean", CR_AGG_SEQ_MEAN_TOKEN_MEAN},
     {"rlvr", "loss_agg_mode", "seq-mean-token-sum-norm", CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM},
     {"rlvr", "importance_sampling", "seq", CR_RATIO_SEQ},
+    {"dpo", "loss_type", "sigmoid", CR_PAIR_SIGMOID},
+    {"dpo", "loss_type", "ipo", CR_PAIR_IPO},
+    {"dpo", "loss_type", "hinge", CR_PAIR_HINGE},
+    {"dpo", "loss_type", "robust", CR_PAIR_ROBUST},
+    {"dpo", "loss_type", "apo_zero", CR_PAIR_APO_ZERO},
     {"rlvr", "logprobs_mode", "sampled", CR_LOGPROBS_SAMPLED},
     {"rlvr", "logprobs_mode", "raw", CR_LOGPROBS_RAW},
     {"worker", "pg_variant", "ppo", CR_PG_PPO + 1}, /* 0: none */

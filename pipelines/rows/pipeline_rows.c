@@ -1,0 +1,252 @@
+/* pipeline_rows.c -- runs over rows that have their answers (see rows.h): one optimizer update a step, over rows in file order
+ * or, with shuffle, in a new order each epoch. */
+#include "actors/packing.h"
+#include "actors/schedule.h"
+#include "base/rng.h"
+#include "configs/configs.h"
+#include "data/prompts.h"
+#include "exchange/record.h"
+#include "pipelines/pipelines.h"
+#include "pipelines/rows/rows.h"
+#include "reports/metrics.h"
+#include "reports/tracker.h"
+#include "reports/view.h"
+#include "samples/batch.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- rows ---- */
+
+cr_status cr_rows_load(cr_rows *r, const cr_worker_config *from, cr_row_encode encode,
+                       cr_dataset *data, cr_err *err)
+{
+    cr_prompt_maker maker = {
+        .config = r->c, .from = from, .tokenizer = r->tokenizer, .chat = r->chat};
+
+    for (size_t i = 0; i < from->data.num_file_names; i++)
+        CR_TRY(cr_dataset_load(data, from->data.file_names[i], encode, &maker, err));
+    cr_prompt_report(&maker, from->name);
+    if (!data->num_rows)
+        return cr_fail(err, CR_ECONFIG, "%s: its files (%s%s) have no row to take", from->name,
+                       from->data.file_names[0], from->data.num_file_names > 1 ? ", .." : "");
+    return CR_OK;
+}
+
+static cr_status load(cr_rows *r, cr_err *err)
+{
+    const cr_worker_config *w = &r->c->train;
+
+    CR_TRY(cr_tokenizer_open(w->model_path, &r->tokenizer, err));
+    if (!w->data.prompt || (r->c->has_validation && !r->c->validation.data.prompt))
+        CR_TRY(cr_chat_open(w->model_path, &r->chat, err));
+    CR_TRY(r->kind->load(r, w, &r->data, err));
+    if (r->c->has_validation) CR_TRY(r->kind->load(r, &r->c->validation, &r->validation, err));
+    r->batch = (size_t)(cr_worker_num_batches(w) * cr_worker_batch_samples(w));
+    if (r->data.num_rows < r->batch)
+        return cr_fail(err, CR_ECONFIG, "the data has %zu row%s, a step takes %zu",
+                       r->data.num_rows, r->data.num_rows == 1 ? "" : "s", r->batch);
+    r->order = CR_NEW_ARRAY(uint32_t, r->data.num_rows);
+    r->epoch = -1;
+    r->schedule = cr_training_schedule(
+        w, (int64_t)ceil(w->training.num_train_epochs * (double)(r->data.num_rows / r->batch)));
+    r->num_steps =
+        r->schedule.max_steps < r->c->max_steps ? r->schedule.max_steps : r->c->max_steps;
+    if (r->num_steps < r->schedule.max_steps)
+        cr_log(
+            CR_LOG_INFO, cr_pipeline_names[r->c->kind],
+            "max_steps ends the run after %lld steps; the schedule of the learning rate goes over "
+            "the %lld of num_train_epochs",
+            (long long)r->num_steps, (long long)r->schedule.max_steps);
+    return CR_OK;
+}
+
+/* The rows of a step, which depend on nothing but the step: a resumed run goes on where it was. */
+static const uint32_t *rows_of(cr_rows *r, int64_t step)
+{
+    int64_t per_epoch = (int64_t)(r->data.num_rows / r->batch);
+
+    if (r->epoch != step / per_epoch) {
+        r->epoch = step / per_epoch;
+        for (size_t i = 0; i < r->data.num_rows; i++)
+            r->order[i] = (uint32_t)i;
+        if (r->c->rows.shuffle)
+            cr_rng_shuffle((uint64_t)r->c->seed, (uint64_t)r->epoch, r->order, r->data.num_rows);
+    }
+    return r->order + (size_t)(step % per_epoch) * r->batch;
+}
+
+/* ---- calls ---- */
+
+/* Which samples go to which rank, so that tokens balance; those of a row stay together and in order. The gradient does not depend
+ * on it. order, part [b->num] are filled and borrowed. */
+static cr_deal deal_of(const cr_rows *r, const cr_sample_batch *b, uint32_t *order, int32_t *part)
+{
+    const cr_worker_config *w = &r->c->train;
+    size_t each = r->kind->num_samples, num = b->num / each,
+           *tokens = CR_NEW_ARRAY(size_t, num ? num : 1);
+    uint32_t *row = CR_NEW_ARRAY(uint32_t, num ? num : 1);
+    int32_t *part_of = CR_NEW_ARRAY(int32_t, num ? num : 1);
+
+    for (size_t i = 0; i < b->num; i++)
+        tokens[i / each] += b->samples[i].num_prompt + b->samples[i].num_response;
+    for (size_t i = 0; i < num; i++)
+        row[i] = (uint32_t)i;
+    cr_packing_deal_mini(tokens, (int)cr_worker_num_batches(w),
+                         (size_t)w->training.per_device_train_batch_size, row, num, part_of);
+    for (size_t i = 0; i < num * each; i++) {
+        order[i] = row[i / each] * (uint32_t)each + (uint32_t)(i % each);
+        part[i] = part_of[i / each];
+    }
+    cr_free(part_of);
+    cr_free(row);
+    cr_free(tokens);
+    return (cr_deal){.order = order, .part = part};
+}
+
+cr_status cr_rows_update(cr_rows *r, cr_sample_batch *b, const uint64_t counts[CR_MINI_COUNTS],
+                         double lr, cr_train_sums *sums, cr_err *err)
+{
+    const float rate = (float)lr;
+    uint32_t *order = CR_NEW_ARRAY(uint32_t, b->num + 1);
+    int32_t *part = CR_NEW_ARRAY(int32_t, b->num + 1);
+    cr_record command = {0};
+    cr_role_call call = {.role = CR_ROLE_TRAIN,
+                         .ask = r->kind->ask,
+                         .command = &command,
+                         .batch = b,
+                         .deal = deal_of(r, b, order, part),
+                         .columns = cr_sample_batch_columns(b)};
+
+    cr_record_add(&command, CR_FIELD_LR, CR_RECORD_FLOAT32, &rate, 1);
+    cr_record_add(&command, CR_FIELD_COUNTS, CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
+    cr_record_set_int(&command, CR_FIELD_MINIS, 1);
+    if (cr_role_call_run(r->run, &call, err) == CR_OK)
+        cr_note(cr_role_call_add_sums(&call, sums, err));
+    if (sums->num_skipped)
+        cr_log(CR_LOG_WARN, cr_pipeline_names[r->c->kind],
+               "step %lld: the gradient is not finite; the update was skipped",
+               (long long)r->run->step);
+    cr_role_call_free(&call);
+    cr_record_free(&command);
+    cr_free(order);
+    cr_free(part);
+    return err->status;
+}
+
+cr_status cr_rows_log_probs(cr_rows *r, cr_role role, cr_sample_batch *b, cr_batch_column column,
+                            cr_err *err)
+{
+    const bool is_base = role == CR_ROLE_REFERENCE && r->c->reference.is_of_trainer;
+    cr_record command = {0};
+    cr_role_call call = {.role = is_base ? CR_ROLE_TRAIN : role,
+                         .ask = CR_ASK_LOG_PROBS,
+                         .command = &command,
+                         .batch = b};
+
+    if (is_base) cr_record_set_int(&command, CR_FIELD_IS_BASE, 1);
+    if (cr_role_call_run(r->run, &call, err) == CR_OK)
+        cr_note(cr_role_call_read(&call, CR_FIELD_LOG_PROBS, column, err));
+    cr_role_call_free(&call);
+    cr_record_free(&command);
+    return err->status;
+}
+
+size_t cr_rows_num_at_once(const cr_rows *r)
+{
+    return 8 * (size_t)(r->c->train.num_devices * r->c->train.infer_batch_size);
+}
+
+/* ---- the loop ---- */
+
+static cr_status validate(cr_rows *r, bool is_final, cr_metrics *m, cr_err *err)
+{
+    double start = cr_now_s();
+
+    CR_TRY(r->kind->validate(r, is_final, m, err));
+    if (!cr_metrics_get(m, "time/val")) cr_metrics_set(m, cr_now_s() - start, "time/val");
+    return CR_OK;
+}
+
+static cr_status train(cr_rows *r, int64_t step, cr_metrics *m, cr_err *err)
+{
+    double start = cr_now_s();
+
+    CR_TRY(r->kind->train(r, rows_of(r, step), cr_learning_rate(&r->schedule, step), m, err));
+    cr_metrics_set(m, cr_now_s() - start, "time/step_train");
+    return CR_OK;
+}
+
+static cr_status steps(cr_rows *r, cr_err *err)
+{
+    cr_run *run = r->run;
+    const char *folder;
+    cr_metrics m = {0};
+
+    for (run->step = run->first_step; run->step < r->num_steps && err->status == CR_OK;
+         run->step++) {
+        double start = cr_now_s();
+        bool is_last = run->step == r->num_steps - 1, should_save;
+        cr_metrics_clear(&m);
+        if (r->c->has_validation && run->step % r->c->eval_steps == 0)
+            CR_TRY_GOTO(out, validate(r, false, &m, err));
+        CR_TRY_GOTO(out, train(r, run->step, &m, err));
+        if (r->c->has_validation && is_last) CR_TRY_GOTO(out, validate(r, true, &m, err));
+        should_save =
+            is_last || cr_run_should_stop() || (run->step > 0 && run->step % r->c->save_steps == 0);
+        CR_TRY_GOTO(out, cr_saver_poll(&r->saver, err));
+        if (should_save) {
+            CR_TRY_GOTO(out, cr_saver_begin(&r->saver, run->step, &folder, err));
+            CR_TRY_GOTO(out, cr_saver_start(&r->saver, err));
+        }
+        cr_metrics_set(&m, cr_now_s() - start, "time/step_total");
+        CR_TRY_GOTO(out, cr_tracker_log(run->tracker, run->step, &m, err));
+        cr_view_step(run->view, run->step, &m, cr_now_s() - start);
+        CR_TRY_GOTO(out, cr_saver_end_step(&r->saver, is_last || cr_run_should_stop(), err));
+        CR_TRY_GOTO(out, cr_run_watch(run, err));
+        if (should_save && !is_last) CR_TRY_GOTO(out, cr_run_stopped(run, err));
+    }
+out:
+    cr_metrics_free(&m);
+    return err->status;
+}
+
+static cr_status open_pipeline(const cr_config *config, void **out, cr_err *err)
+{
+    cr_rows *r = CR_NEW(cr_rows);
+
+    r->c = config;
+    r->kind = config->kind == CR_PIPELINE_SFT ? &cr_rows_sft : &cr_rows_dpo;
+    *out = r;
+    return load(r, err);
+}
+
+static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_path, cr_err *err)
+{
+    cr_rows *r = pipeline;
+
+    r->saver.run = r->run = run;
+    r->saver.data = &r->data;
+    CR_TRY(cr_tracker_open(r->c, run->output_dir, run->first_step, &run->tracker, err));
+    run->view = cr_view_create(run->first_step, r->num_steps, r->kind->score);
+    if (resume_path) CR_TRY(cr_saver_resume(&r->saver, resume_path, err));
+    if (r->kind->begin) CR_TRY(r->kind->begin(r, err));
+    return steps(r, err);
+}
+
+static void close_pipeline(void *pipeline)
+{
+    cr_rows *r = pipeline;
+
+    if (!r) return;
+    if (r->kind->end) r->kind->end(r);
+    cr_saver_fini(&r->saver);
+    cr_dataset_free(&r->data);
+    cr_dataset_free(&r->validation);
+    cr_free(r->order);
+    cr_chat_close(r->chat);
+    cr_tokenizer_close(r->tokenizer);
+    cr_free(r);
+}
+
+const cr_pipeline_ops cr_pipeline_rows = {open_pipeline, run_pipeline, close_pipeline};
