@@ -11,14 +11,20 @@ static const struct {
     const char *name;
     cri_formula evaluate;
 } formulas[] = {
-    {"advantage", cri_formula_advantage},         {"loss", cri_formula_loss},
-    {"value_loss", cri_formula_value_loss},       {"correction", cri_formula_correction},
-    {"sample_mask", cri_formula_sample_mask},     {"log_prob", cri_formula_log_prob},
-    {"kl_controller", cri_formula_kl_controller}, {"schedule", cri_formula_schedule},
+    {"advantage", cri_formula_advantage},
+    {"loss", cri_formula_loss},
+    {"value_loss", cri_formula_value_loss},
+    {"correction", cri_formula_correction},
+    {"sample_mask", cri_formula_sample_mask},
+    {"log_prob", cri_formula_log_prob},
+    {"kl_controller", cri_formula_kl_controller},
+    {"schedule", cri_formula_schedule},
+    {"dpo", cri_formula_dpo},
+    {"distill", cri_formula_distill},
 };
-const char *const cr_formula_names[] = {"advantage",     "loss",        "value_loss",
-                                        "correction",    "sample_mask", "log_prob",
-                                        "kl_controller", "schedule",    NULL};
+const char *const cr_formula_names[] = {
+    "advantage",     "loss",     "value_loss", "correction", "sample_mask", "log_prob",
+    "kl_controller", "schedule", "dpo",        "distill",    NULL};
 
 cr_status cr_formula(const char *name, const char *text, size_t num_bytes, cr_buf *out, cr_err *err)
 {

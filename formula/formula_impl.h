@@ -83,5 +83,7 @@ cr_status cri_formula_log_prob(cri_formula_request *r, const json_t *body, cri_f
 cr_status cri_formula_kl_controller(cri_formula_request *r, const json_t *body,
                                     cri_formula_answer *a);
 cr_status cri_formula_schedule(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
+cr_status cri_formula_dpo(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
+cr_status cri_formula_distill(cri_formula_request *r, const json_t *body, cri_formula_answer *a);
 
 #endif

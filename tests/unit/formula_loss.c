@@ -2,7 +2,7 @@
  * makes losses.json): every pg_variant, aggregation, grain of correction and filter; `croll formula
  * advantage` with distillation against torch in float64 (tests/parity/opd.py makes opd.json): every
  * estimator of the distance, with and without rewards, whitening and clip; and with several rewards of a sample
- * (tests/parity/rewards.py makes rewards.json).
+ * (tests/parity/rewards.py makes rewards.json); `croll formula dpo` and `distill` (dpo.py, distill.py).
  */
 #include "formula/formula.h"
 #include "rl/loss.h"
@@ -119,10 +119,91 @@ static void several_rewards_are_those_of_torch(void **state)
     json_decref(all);
 }
 
+/* Flat numbers as rows of these lengths. */
+static json_t *rows_of(const json_t *flat, const json_t *lengths)
+{
+    json_t *rows = json_array(), *n;
+    size_t at = 0, i;
+
+    json_array_foreach((json_t *)(uintptr_t)lengths, i, n)
+    {
+        json_t *row = json_array();
+        for (json_int_t k = json_integer_value(n); k > 0; k--)
+            json_array_append(row, json_array_get(flat, at++));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+/* Keys of `from` that the configuration may have. */
+static json_t *config_of(const json_t *from, const char *const *keys, json_t *config)
+{
+    for (; *keys; keys++)
+        if (json_object_get(from, *keys))
+            json_object_set(config, *keys, json_object_get(from, *keys));
+    return config;
+}
+
+static void pairs_are_those_of_torch(void **state)
+{
+    static const char *const keys[] = {"loss_type", "beta", "label_smoothing", "rpo_alpha", NULL};
+    json_t *all = load("tests/parity/dpo.json"), *one;
+    const json_t *lengths = json_object_get(all, "lengths");
+    size_t i;
+
+    (void)state;
+    json_array_foreach(json_object_get(all, "losses"), i, one)
+    {
+        json_t *batch = json_pack("{s:o,s:o}", "log_probs",
+                                  rows_of(json_object_get(one, "log_probs"), lengths),
+                                  "ref_log_probs", rows_of(json_object_get(one, "ref"), lengths)),
+               *config = config_of(one, keys, json_object()), *got = ask("dpo", batch, config),
+               *grad = rows_of(json_object_get(one, "grad"), lengths);
+        check_same(json_object_get(got, "loss"), json_object_get(one, "loss"), "loss");
+        check_same(json_object_get(got, "nll_loss"), json_object_get(one, "nll"), "nll_loss");
+        check_same(json_object_get(got, "grad_log_probs"), grad, "grad_log_probs");
+        json_decref(grad);
+        json_decref(got);
+        json_decref(config);
+        json_decref(batch);
+    }
+    assert_true(i > 10);
+    json_decref(all);
+}
+
+static void distances_are_those_of_torch(void **state)
+{
+    static const char *const of_all[] = {"kd_temperature", "teacher_temperature",
+                                         "adaptive_kl_alpha", "skew_lambda", NULL},
+                             *const of_case[] = {"kd_objective", "logits_topk", "is_tail", NULL};
+    json_t *all = load("tests/parity/distill.json"), *one;
+    json_t *batch = json_pack("{s:[O],s:[O]}", "teacher", json_object_get(all, "teacher"),
+                              "student", json_object_get(all, "student"));
+    size_t i;
+
+    (void)state;
+    json_array_foreach(json_object_get(all, "cases"), i, one)
+    {
+        json_t *config = config_of(one, of_case, config_of(all, of_all, json_object())),
+               *got = ask("distill", batch, config);
+        check_same(json_array_get(json_object_get(got, "losses"), 0), json_object_get(one, "loss"),
+                   "losses");
+        check_same(json_array_get(json_object_get(got, "grad_student"), 0),
+                   json_object_get(one, "grad"), "grad_student");
+        json_decref(got);
+        json_decref(config);
+    }
+    assert_int_equal(i, 30);
+    json_decref(batch);
+    json_decref(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_are_those_of_torch),
+        cmocka_unit_test(pairs_are_those_of_torch),
+        cmocka_unit_test(distances_are_those_of_torch),
         cmocka_unit_test(distilled_advantages_are_those_of_torch),
         cmocka_unit_test(several_rewards_are_those_of_torch),
     };
