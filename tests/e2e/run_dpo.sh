@@ -79,7 +79,7 @@ done
 
 # each key of the loss, and each column, counts in step 1; in step 0 policy and reference are equal: the loss is known
 [ "$(metric actor/loss sigmoid)" = 0.69314718055994529 ] && [ "$(metric rewards/margins sigmoid)" = 0 ] || fail "step 0"
-for words_of in beta=0.5 label_smoothing=0.2 ipo=true loss_type=hinge rpo_alpha=0.5 "chosen_key=rejected rejected_key=chosen" sequence_length=38; do
+for words_of in beta=0.5 label_smoothing=0.2 ipo=true rpo_alpha=0.5 "chosen_key=rejected rejected_key=chosen" sequence_length=38; do
     rm -rf $tmp/key
     go key 1 max_steps=2 $words_of
     [ "$(metric actor/loss key 2)" != "$(metric actor/loss sigmoid 2)" ] || fail "$words_of has no effect"
