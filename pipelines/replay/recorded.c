@@ -1,6 +1,7 @@
 /* recorded.c -- see recorded.h. */
 #include "pipelines/replay/recorded.h"
 #include "actors/distribution.h"
+#include "configs/configs.h"
 #include "samples/messages.h"
 
 #include <stdlib.h>
