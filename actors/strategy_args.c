@@ -35,7 +35,7 @@ const cr_worker_config *cr_model_keys_of(const cr_config *config, const cr_worke
     return w->task == CR_TASK_VALUE ? w : &config->train;
 }
 
-cr_model_options cr_model_options_of(const cr_worker_config *train)
+cr_model_options cr_model_options_of(const cr_worker_config *train, bool is_trainer)
 {
     const cr_lora_keys *l = &train->lora;
 
@@ -47,6 +47,8 @@ cr_model_options cr_model_options_of(const cr_worker_config *train)
                                            .alpha = l->alpha,
                                            .use_rslora = l->use_rslora,
                                            .folder = l->folder,
+                                           .saved = l->saved,
+                                           .keeps_originals = is_trainer && l->keeps_originals,
                                            .dropout = l->dropout}};
 }
 

@@ -11,8 +11,9 @@ cr_dtype cr_dtype_of(cr_choice_dtype dtype);
 cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
 /* Whose keys say what the model of a role is: its own of a critic, else those of actor_train. */
 const cr_worker_config *cr_model_keys_of(const cr_config *config, const cr_worker_config *w);
-/* The model of a role that trains, or has the weights that are trained: with the adapters and the head of its keys. */
-cr_model_options cr_model_options_of(const cr_worker_config *train);
+/* The model of a role that trains, or has the weights that are trained: with the adapters and the head of its keys. is_trainer: and with what
+ * a reference needs that is the trainer with adapters off. */
+cr_model_options cr_model_options_of(const cr_worker_config *train, bool is_trainer);
 /* Freezes what the training of a run does (its stage, or its prefixes) and sets the precision of the
  * vision tower. Roles that do not train compute as the one that does, so that numbers of the same weights
  * are the same: with should_freeze false nothing is left frozen. Before units are built. */

@@ -330,8 +330,9 @@ static void service_free(const cr_service_keys *s)
 static void worker_free(cr_worker_config *w)
 {
     char *const texts[] = {
-        w->model_path,  w->freeze_module_prefix, w->stage,         w->strategy_name, w->lora.target,
-        w->lora.folder, w->data.template,        w->data.messages, w->data.prompt,   w->data.tag};
+        w->model_path,    w->freeze_module_prefix, w->stage,      w->strategy_name,
+        w->lora.target,   w->lora.folder,          w->lora.saved, w->data.template,
+        w->data.messages, w->data.prompt,          w->data.tag};
 
     for (size_t i = 0; i < CR_COUNT(texts); i++)
         cr_free(texts[i]);

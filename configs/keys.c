@@ -370,7 +370,7 @@ const cri_key cri_keys[] = {
     R("model_args", "lora_alpha", NULL, "1e-6..1e6", "trainer and engine"),
     B("model_args", "use_rslora", "false", "trainer and engine"), /* croll's own, as PEFT's */
     R("model_args", "lora_dropout", NULL, "0..0.99", "trainer"),
-    LATER("model_args", "additional_target", CRI_TEXT, NULL, NULL),
+    T("model_args", "additional_target", NULL, "trainer and engine"),
     T("model_args", "adapter_name_or_path", NULL, "trainer and engine"),
     LATER("model_args", "use_dora", CRI_BOOL, "false", NULL), /* PEFT's, and the next */
     LATER("model_args", "init_lora_weights", CRI_ANY, "true", NULL),

@@ -389,6 +389,7 @@ static void check_val_only(cr_config *c, cr_diagnostics *d)
     for (size_t i = 0; i < CR_COUNT(workers); i++) {
         cr_free(workers[i]->lora.target);
         cr_free(workers[i]->lora.folder);
+        cr_free(workers[i]->lora.saved);
         workers[i]->lora = (cr_lora_keys){0};
     }
     if (c->val_adapter)
@@ -580,6 +581,7 @@ void cri_place_reference(cr_config *c, cr_diagnostics *d)
     const char *own = difference(w, &c->train);
 
     w->is_of_trainer = w->is_needed && cr_is_lora(&c->train.lora) && !w->service.url && !own;
+    c->train.lora.keeps_originals = w->is_of_trainer;
     if (w->is_of_trainer)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, w->is_given ? "reference" : "actor_train"),
                     "reference: actor_train computes its log-probs with adapters off, on the same "

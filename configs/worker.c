@@ -283,8 +283,8 @@ static bool are_same_texts(const char *a, const char *b)
 static bool are_same_adapters(const cr_lora_keys *a, const cr_lora_keys *b)
 {
     return are_same_texts(a->target, b->target) && are_same_texts(a->folder, b->folder) &&
-           a->rank == b->rank && !(a->alpha < b->alpha || a->alpha > b->alpha) &&
-           a->use_rslora == b->use_rslora;
+           are_same_texts(a->saved, b->saved) && a->rank == b->rank &&
+           !(a->alpha < b->alpha || a->alpha > b->alpha) && a->use_rslora == b->use_rslora;
 }
 
 /* What a folder says is left to it, unless the file says it, too. */
@@ -292,6 +292,7 @@ static void read_lora(cr_node *model, cr_lora_keys *l)
 {
     l->target = cri_text_of(model, "lora_target");
     l->folder = cri_text_of(model, "adapter_name_or_path");
+    l->saved = cri_text_of(model, "additional_target");
     l->use_rslora = cri_flag_of(model, "use_rslora");
     l->dropout = cri_is_given(model, "lora_dropout") ? cri_real_of(model, "lora_dropout")
                  : l->folder                         ? -1
@@ -306,10 +307,19 @@ static void read_lora(cr_node *model, cr_lora_keys *l)
         l->alpha = 2 * (double)l->rank;
 }
 
+static void lora_free(cr_lora_keys *l)
+{
+    cr_free(l->target);
+    cr_free(l->folder);
+    cr_free(l->saved);
+    l->target = l->folder = l->saved = NULL;
+}
+
 /* Adapters are trained, and the engine has those that are trained: its keys may repeat them, as ROLL wants it. */
 static void bind_lora(cr_config *c, cr_node *model, cr_worker_config *w, cr_diagnostics *d)
 {
-    static const char *const with[] = {"lora_rank", "lora_alpha", "use_rslora", "lora_dropout"};
+    static const char *const with[] = {"lora_rank", "lora_alpha", "use_rslora", "lora_dropout",
+                                       "additional_target"};
     cr_lora_keys *l = &w->lora;
     const char *key;
     cr_place place;
@@ -335,9 +345,7 @@ static void bind_lora(cr_config *c, cr_node *model, cr_worker_config *w, cr_diag
             cr_diagnose(d, CR_ERROR, place, "%s: adapters of a critic are not available yet", key);
         else
             cr_diagnose_unused(d, place, key, "%s has no adapters", w->name);
-        cr_free(l->target);
-        cr_free(l->folder);
-        l->target = l->folder = NULL;
+        lora_free(l);
     }
 }
 

@@ -82,8 +82,9 @@ typedef struct cr_service_keys {
 
 /* LoRA (docs/lora.md), as cr_adapter_options; target and folder NULL: none. */
 typedef struct cr_lora_keys {
-    char *target, *folder;
-    int64_t rank; /* of a folder 0, unless it is given, and so is alpha */
+    char *target, *folder, *saved; /* saved: additional_target, or NULL */
+    bool keeps_originals;          /* of the trainer: a reference is it with adapters off */
+    int64_t rank;                  /* of a folder 0, unless it is given, and so is alpha */
     double alpha;
     bool use_rslora;
     double dropout; /* -1: as the folder says */

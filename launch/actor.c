@@ -87,7 +87,8 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     const cr_worker_config *keys = cr_model_keys_of(a->config, a->ranks->worker);
     const bool is_trained =
         a->ranks->worker->task != CR_TASK_SCORE; /* the model that trains, or an engine's */
-    const cr_model_options options = cr_model_options_of(keys);
+    const cr_model_options options =
+        cr_model_options_of(keys, a->ranks->worker->task == CR_TASK_TRAIN);
     int world_rank;
     char name[96];
 

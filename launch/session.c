@@ -208,7 +208,7 @@ out:
 
 static cr_status open_model(const cr_session *s, const char *folder, cr_model **model, cr_err *err)
 {
-    const cr_model_options of_keys = cr_model_options_of(s->keys), *options = &s->options;
+    const cr_model_options of_keys = cr_model_options_of(s->keys, false), *options = &s->options;
 
     if (s->kind == CR_SESSION_TRAIN && !cr_has_adapters(&options->adapters)) options = &of_keys;
     CR_TRY(cr_model_open_with(folder, options, model, err));

@@ -171,8 +171,8 @@ static cr_status norm_rotate_attend(const cr_module *m, cr_pass *p, const activa
         CR_TRY(cri_enter(parts->k_norm, p, err));
         heads.q_in = a->q_raw;
         heads.k_in = a->k_raw;
-        heads.q_weight = parts->q_norm->weight->weight.data;
-        heads.k_weight = parts->k_norm->weight->weight.data;
+        heads.q_weight = cri_now(parts->q_norm, p)->weight->weight.data;
+        heads.k_weight = cri_now(parts->k_norm, p)->weight->weight.data;
         heads.q_rstd = a->q_rstd;
         heads.k_rstd = a->k_rstd;
     }

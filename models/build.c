@@ -353,12 +353,13 @@ static void name_params(cr_model *model, cr_module *m)
 
     for (size_t i = 0; i < m->num_params; i++) {
         cr_param *p = &m->params[i];
-        if (p->is_adapter) continue; /* PEFT has the names of the modules */
+        if (p->is_adapter && p->is_added) continue; /* PEFT has the names of the modules */
         if (strncmp(p->name, visual, sizeof visual - 1) == 0)
             p->alias = p->name + sizeof "model." - 1;
         else if (strncmp(p->name, text, sizeof text - 1) == 0)
             p->alias = join_name(model, "model", p->name + sizeof text - 1);
-        if (p->alias && family->vision == CRI_VISION_WINDOWS) p->file_name = p->alias;
+        if (p->alias && !p->is_adapter && family->vision == CRI_VISION_WINDOWS)
+            p->file_name = p->alias;
     }
     for (size_t i = 0; i < m->num_children; i++)
         name_params(model, m->children[i]);
@@ -388,16 +389,24 @@ cr_status cr_module_walk(cr_module *module, cr_module_visit visit, void *ctx, cr
     return CR_OK;
 }
 
-static void list_params(cr_model *model, cr_module *m)
+static void list_some(cr_model *model, cr_module *m, bool are_copies)
 {
     for (size_t i = 0; i < m->num_params; i++) {
-        if (m->params[i].tied_to) continue;
+        if (m->params[i].tied_to || !m->params[i].copy_of == are_copies) continue;
         if (model->params) model->params[model->num_params] = &m->params[i];
         m->params[i].index = model->num_params;
         model->num_params++;
     }
     for (size_t i = 0; i < m->num_children; i++)
-        list_params(model, m->children[i]);
+        list_some(model, m->children[i], are_copies);
+}
+
+/* Copies come last: a tree without them has the same numbers. */
+static void list_params(cr_model *model)
+{
+    model->num_params = 0;
+    list_some(model, model->root, false);
+    list_some(model, model->root, true);
 }
 
 /* The module whose full name is the first num_bytes of name. */
@@ -474,10 +483,9 @@ cr_status cr_model_build_with(const json_t *config, const json_t *generation_con
         name_params(model, model->root);
         make_idle(model);
     }
-    list_params(model, model->root);
+    list_params(model);
     model->params = cri_alloc(model, model->num_params * sizeof(cr_param *));
-    model->num_params = 0;
-    list_params(model, model->root);
+    list_params(model);
     cr_model_mark_trainable(model);
     *out = model;
     return CR_OK;

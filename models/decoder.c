@@ -145,66 +145,6 @@ static cr_status layer_backward(const cr_module *m, cr_pass *p, const cr_mem *in
 
 const cr_module_ops cri_layer_ops = {layer_forward, layer_backward};
 
-/* ---- embedding ---- */
-
-/* y = x times the factor that the model's embeddings have; nothing where they have none. */
-static cr_status scale_rows(const cr_module *m, const cr_pass *p, const cr_mem *x, cr_mem *y,
-                            cr_err *err)
-{
-    if (!p->index.embed_scales) return CR_OK;
-    return cr_rows_scale(p->dev,
-                         &(cr_rows_scale_args){p->dtype, x, p->index.embed_scales, p->num_rows,
-                                               m->weight->shape[1], y},
-                         err);
-}
-
-static cr_status embedding_forward(const cr_module *m, cr_pass *p, const cr_mem *in,
-                                   const cr_mem *add, cr_mem *out, cr_err *err)
-{
-    (void)in;
-    (void)add;
-    CR_TRY(cr_embedding(
-        p->dev, &(cr_embedding_args){&m->weight->weight, p->index.ids, p->num_rows, out}, err));
-    return scale_rows(m, p, out, out, err);
-}
-
-/* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
- * image's features: runs between those are added. */
-static cr_status embedding_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
-                                    const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
-{
-    const cr_batch *b = p->batch;
-    int64_t cols = m->weight->shape[1];
-    int32_t pad = m->model->config.pad_id;
-    size_t mark = cr_stack_mark(p->scratch);
-    cr_mem *scaled;
-
-    (void)in;
-    (void)grad_in;
-    if (!cri_grad(m->weight)) return CR_OK;
-    if (p->index.embed_scales) {
-        CR_TRY(cri_push(p->scratch, p, p->num_rows, cols, &scaled, err));
-        CR_TRY(scale_rows(m, p, grad_out, scaled, err));
-        grad_out = scaled;
-    }
-    for (int64_t t = 0, end; t < b->num_tokens; t = end + 1) {
-        end = t;
-        while (end < b->num_tokens && b->ids[end] != pad && !cri_is_placed(m->model, b, end))
-            end++;
-        if (end > t)
-            CR_TRY(cr_embedding_grad(
-                p->dev,
-                &(cr_embedding_grad_args){p->dtype, cr_at_const(p->dtype, grad_out, t * cols),
-                                          cr_at_const(CR_F32, p->index.ids, t), end - t, cols,
-                                          cri_grad(m->weight)},
-                err));
-    }
-    cr_stack_release(p->scratch, mark);
-    return CR_OK;
-}
-
-const cr_module_ops cri_embedding_ops = {embedding_forward, embedding_backward};
-
 /* ---- before a pass ---- */
 
 static bool is_marked(const cr_module *m)

@@ -1,5 +1,5 @@
 /* index.c -- the arrays of a batch go to the device: once a pass, in one piece (cr_pass_index). */
-#include "models/pass_impl.h"
+#include "models/parts/adapters.h"
 #include "models/split.h"
 
 #include <string.h>
@@ -113,19 +113,29 @@ static void stage_attention(cri_staging *s, cr_pass *p)
     if (p->split) stage_words(s, &x->split_lists, p->split->lists, p->split->num_in_lists);
 }
 
-static void stage_embed_scales(cri_staging *s, cr_pass *p, float scale)
+/* The same for each of num rows. */
+static void stage_scales(cri_staging *s, const cr_mem **to, float scale, int64_t num)
 {
-    int64_t num = p->batch->num_tokens;
-    float *scales;
+    float *scales = CR_NEW_ARRAY(float, num);
 
-    if (scale == 0) return;
-    scales = CR_NEW_ARRAY(float, num);
-    cr_cast_host(p->dtype, scales, CR_F32, &scale, 1);
-    cr_cast_host(CR_F32, &scale, p->dtype, scales, 1);
     for (int64_t t = 0; t < num; t++)
         scales[t] = scale;
-    stage_words(s, &p->index.embed_scales, scales, num);
+    stage_words(s, to, scales, num);
     cr_free(scales);
+}
+
+static void stage_embed_scales(cri_staging *s, cr_pass *p, const cr_model *model)
+{
+    const cri_root *root = model->root->impl;
+    const cr_adapter *own = cri_adapter_of(root->embed, p);
+    float scale = model->config.embed_scale, rounded;
+
+    if (scale != 0) {
+        cr_cast_host(p->dtype, &rounded, CR_F32, &scale, 1);
+        cr_cast_host(CR_F32, &scale, p->dtype, &rounded, 1);
+        stage_scales(s, &p->index.embed_scales, scale, p->batch->num_tokens);
+    }
+    if (own) stage_scales(s, &p->index.table_scales, own->scale, p->batch->num_tokens);
 }
 
 /* Of num labelled rows. The lists that rows point into have no length of their own: as far as rows go. */
@@ -172,7 +182,7 @@ cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
     for (int i = 0; i < CR_MAX_ROPES; i++)
         stage_words(s, &x->inv_freq[i], c->ropes[i].inv_freq, c->head_dim / 2);
     stage(s, &x->drop_keys, b->drop_keys, (size_t)b->num_tokens * sizeof *b->drop_keys);
-    stage_embed_scales(s, p, c->embed_scale);
+    stage_embed_scales(s, p, model);
     stage_attention(s, p);
     if (h->num_rows) {
         stage_words(s, &x->head_rows, h->rows, h->num_rows);

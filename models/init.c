@@ -52,7 +52,7 @@ static void fill_uniform(const cr_param *param, uint64_t seed, int64_t begin, in
 void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, int64_t begin,
                    int64_t end, float *out)
 {
-    const cr_param *own = param->tied_to ? param->tied_to : param;
+    const cr_param *own = param->copy_of ? param->copy_of : param->tied_to ? param->tied_to : param;
     const cri_root *root = model->root->impl;
     int64_t pad = model->config.pad_id;
 

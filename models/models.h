@@ -35,9 +35,8 @@ typedef struct cr_param {
     char *name;   /* Hugging Face name, e.g. "model.norm.weight" (owned by the model) */
     char *alias;  /* its other spelling in files, e.g. "visual.merger.ln_q.weight", or NULL */
     size_t index; /* in model->params */
-    const char *file_name; /* the one of the two that files of the hub have */
-    const struct cr_stacked
-        *stacked; /* files have it in a tensor with others (weights.h), or NULL */
+    const char *file_name;            /* the one of the two that files of the hub have */
+    const struct cr_stacked *stacked; /* files have it in a tensor with others (weights.h) */
     int num_dims;
     int64_t shape[CR_PARAM_MAX_DIMS];
     int64_t num_elems;
@@ -45,9 +44,10 @@ typedef struct cr_param {
     float init_std;    /* of NORMAL; of UNIFORM the largest */
     bool is_trainable;
     bool is_added;   /* by cr_model_options: a checkpoint may lack it (cr_weights_fill) */
-    bool is_adapter; /* A or B of a cr_adapter */
+    bool is_adapter; /* of PEFT's file: A or B of a cr_adapter, is_added, or trained in full */
     int adapter;     /* of which one of the model's */
-    bool is_fp32;    /* of a module that is */
+    struct cr_param *copy_of; /* it is that one's original (cr_module.original), or NULL */
+    bool is_fp32;             /* of a module that is */
     bool is_product; /* a kernel multiplies by it: a Linear's, or a table that is one's, too */
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
     bool is_shared;           /* it is tied, or another is tied to it */
@@ -71,12 +71,12 @@ typedef struct cr_module_ops {
 } cr_module_ops;
 
 /* LoRA of a Linear: y = W x + b + scale B (A x). A and B are children of the Linear, in its unit whatever the wrap
- * policy says, and have no hooks: those of the Linear bring their weights, too. A model may have several adapters, of other ranks and
- * in other Linears, of which a pass has one (cr_pass.adapter): they share the base. Names of all but the first have their number at
- * the end ("lora_A_1"), and PEFT's as alias. */
+ * policy says, and have no hooks: those of the Linear bring their weights, too. Of a table of words, likewise: row i + scale B A[i]. A model
+ * may have several adapters, of other ranks and in other modules, of which a pass has one (cr_pass.adapter): they share the base. Names of
+ * all but the first have their number at the end ("lora_A_1"), and PEFT's as alias. */
 typedef struct cr_adapter {
     /* "lora_A" [rank, in], "lora_B" [out, rank]. gate_proj and up_proj of an expert have one A, a child of the expert: they are
-     * one parameter for PEFT. */
+     * one parameter for PEFT. Of a table "lora_embedding_A" [rows, rank], in files transposed, and "lora_embedding_B" [cols, rank]. */
     cr_module *a, *b;
     float scale;
     double dropout; /* of x in front of A, in passes whose batch has keys for it */
@@ -90,11 +90,11 @@ struct cr_module {
     size_t num_children;
     cr_param *params; /* own parameters, not those of children */
     size_t num_params;
-    cr_param *weight, *bias;  /* those of params with these names; NULL: none */
-    const cr_module_ops *ops; /* NULL for containers and what their parent computes */
-    const void *impl;         /* what the ops need (owned by the model) */
-    const cr_adapter
-        *adapters; /* [model->num_adapters], without A: none of that one; NULL: none of any */
+    cr_param *weight, *bias;    /* those of params with these names; NULL: none */
+    const cr_module_ops *ops;   /* NULL for containers and what their parent computes */
+    const void *impl;           /* what the ops need (owned by the model) */
+    const cr_adapter *adapters; /* [model->num_adapters], without A: not that one; NULL: none */
+    cr_module *original;        /* of one in full: a child, for passes with adapters off; or NULL */
     const cr_model *model;
     int layer, expert; /* index of the decoder layer and of the expert it is in, -1 outside */
     /* What it is, whatever its class is called; set when the tree is built. */
@@ -137,10 +137,10 @@ typedef enum cr_head_kind {
     CR_HEAD_VALUE,
     CR_HEAD_VALUE_TRL /* the same; where files lack it, its first values are TRL's */
 } cr_head_kind;
-/* LoRA in Linears of decoder layers: attention, MLPs, experts (all of a layer or none) and routers. All else is frozen, but for a
- * head that was added. */
+/* LoRA in Linears of decoder layers: attention, MLPs, experts (all of a layer or none) and routers; and in the table of words. All else is
+ * frozen, but for a head that was added, and `saved`. */
 typedef struct cr_adapter_options {
-    /* As PEFT's target_modules: "all-linear" (all but routers), "all-router", names of Linears or ends of them after a dot, with
+    /* As PEFT's target_modules: "all-linear" (all but routers), "all-router", "all-embedding", names or ends of them after a dot, with
      * commas between; or, with one of * $ | ( in it, a regular expression of whole names. NULL: no adapters, or as folder says. */
     const char *target;
     int64_t rank;    /* 0: as folder says */
@@ -152,10 +152,12 @@ typedef struct cr_adapter_options {
     /* As PEFT's target_parameters, of experts and routers: names or ends of them after a dot, with commas between:
      * "mlp.experts.gate_up_proj,down_proj,gate.weight"; or NULL. */
     const char *parameters;
-    bool
-        is_gate_up_twice; /* gate_up_proj of experts has twice the rank and alpha, as where gate_proj and up_proj are named */
+    bool is_gate_up_twice; /* experts' gate_up_proj: rank and alpha, as where both are named */
     /* Of a model: names of the Linears that have one, with commas between, where target would say others to PEFT; or NULL. */
     const char *modules;
+    /* As PEFT's modules_to_save: ends of names of modules trained in full beside the adapter, the model's only one; or NULL. */
+    const char *saved;
+    bool keeps_originals;                  /* of those; without, no pass has adapters off */
     const struct cr_adapter_options *next; /* another adapter, beside this one; NULL: no more */
 } cr_adapter_options;
 enum { CR_NO_ADAPTER = -1 }; /* in place of the number of one: the base */

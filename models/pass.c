@@ -275,9 +275,10 @@ static cr_status linears(const cr_module *const *m, int num, cr_pass *p, const c
     cr_linears_args a = {.x = x, .num = num, .num_rows = p->num_rows};
 
     for (int i = 0; i < num; i++) {
+        const cr_module *now = cri_now(m[i], p);
         CR_TRY(cri_enter(m[i], p, err)); /* now the weights are there */
-        a.w[i] = cri_own(m[i]->weight)->weight;
-        a.bias[i] = m[i]->bias ? m[i]->bias->weight.data : NULL;
+        a.w[i] = cri_own(now->weight)->weight;
+        a.bias[i] = now->bias ? now->bias->weight.data : NULL;
         a.y[i] = y[i];
     }
     CR_TRY(cri_are_adapted(m, num, p) ? cri_adapted_linears(m, &a, add, false, p, err)
@@ -318,14 +319,15 @@ cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const
 cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add, cr_mem *y,
                      cr_err *err)
 {
+    const cr_module *now = cri_now(m, p);
     cr_linear_args a;
 
     if (is_grouped(m, p)) return group_linear(m, p, x, y, err);
     if (cri_is_adapted(m, p)) return linears(&m, 1, p, x, add, &y, err);
     CR_TRY(cri_enter(m, p, err)); /* now the weights are there */
     a = (cr_linear_args){.x = x,
-                         .w = &cri_own(m->weight)->weight,
-                         .bias = m->bias ? m->bias->weight.data : NULL,
+                         .w = &cri_own(now->weight)->weight,
+                         .bias = now->bias ? now->bias->weight.data : NULL,
                          .add = add,
                          .y = y,
                          .out_dtype = p->dtype,
@@ -391,7 +393,7 @@ cr_status cri_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_
                    const cr_mem *add, cr_mem *y, cr_mem *rstd, cr_err *err)
 {
     cr_rmsnorm_args a = {.x = x,
-                         .weight = m->weight->weight.data,
+                         .weight = cri_now(m, p)->weight->weight.data,
                          .y = y,
                          .rstd = rstd,
                          .dtype = p->dtype,

@@ -57,6 +57,8 @@ typedef struct cr_pass_index {
     const cr_mem *inv_freq[CR_MAX_ROPES]; /* [head_dim / 2] float32, of the model's ropes */
     const cr_mem
         *embed_scales; /* [T] float32, all the model's embed_scale in the dtype of the pass */
+    const cr_mem
+        *table_scales; /* [T] float32, all the scale of the adapter that the table of words has */
     const cr_mem *cu_seqlens; /* of attention: of the split, if there is one */
     cr_seq_sizes sizes;       /* of the same, or of the rows of the cache */
     const cr_mem *row_slot, *row_pos, *block_table; /* of kv */

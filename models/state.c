@@ -44,12 +44,15 @@ static void begin_routers(cri_routers *r, const cr_model_config *c)
 
 void cri_reset_pass(const cr_model *model, cr_pass *p)
 {
+    const cr_adapter_options *adapters = model->adapters;
     const cr_model_config *c = &model->config;
     cr_pass_state *s = p->state;
 
     CR_CHECK(s, "a pass needs a state");
     CR_CHECK(p->adapter <= CR_NO_ADAPTER + cr_max64(model->num_adapters, 1), "adapter %d of %d",
              p->adapter, model->num_adapters);
+    CR_CHECK(p->adapter >= 0 || !adapters || !adapters->saved || adapters->keeps_originals,
+             "adapters are off in a model that has not the originals of %s", adapters->saved);
     p->phase = CR_FORWARD;
     p->angles = NULL;
     p->patches = NULL;

@@ -27,10 +27,9 @@ static const cr_tensors *tensors_of(const cr_weights *w, const cr_param *p)
     return p->is_added && !p->is_adapter && w->head ? w->head : w->tensors;
 }
 
-/* A tensor of its own, by the parameter's name or its other spelling. */
-static const cr_tensor *find_own(const cr_weights *w, const cr_param *p)
+/* By the parameter's name or its other spelling. */
+static const cr_tensor *find_named(const cr_weights *w, const cr_tensors *in, const cr_param *p)
 {
-    const cr_tensors *in = tensors_of(w, p);
     const char *const names[] = {p->name, p->alias};
     const cr_tensor *found = NULL;
 
@@ -41,6 +40,12 @@ static const cr_tensor *find_own(const cr_weights *w, const cr_param *p)
         cr_free(name);
     }
     return found;
+}
+
+/* A tensor of its own. */
+static const cr_tensor *find_own(const cr_weights *w, const cr_param *p)
+{
+    return find_named(w, tensors_of(w, p), p->copy_of ? p->copy_of : p);
 }
 
 /* Where a parameter's elements lie: a tensor of its shape, or a part of one that holds all experts of a
@@ -209,6 +214,26 @@ static void list_name(name_list *list, const char *name)
         snprintf(list->text + used, sizeof list->text - used, "%s%.80s", used ? ", " : "", name);
 }
 
+/* The checkpoint's own tensors of what comes from the adapter: a module that is trained in full; in the adapter's files what PEFT saves of the
+ * base, the table that an adapter is of. */
+static const cr_tensor *find_beside(const cr_weights *w, const cr_tensors *in, const cr_param *p)
+{
+    const cr_module *table = ((const cri_root *)w->model->root->impl)->embed;
+    const cr_tensor *found;
+    char *name;
+    int at = 0;
+
+    if (in == w->tensors) return p->is_adapter && !p->is_added ? find_named(w, in, p) : NULL;
+    if (in == w->head || p != table->weight || !table->adapters) return NULL;
+    while (w->adapters[at] != in)
+        at++;
+    if (!table->adapters[at].a) return NULL;
+    name = cr_asprintf("%s.base_layer.weight", table->name);
+    found = find_in_adapter(in, name);
+    cr_free(name);
+    return found;
+}
+
 /* in: the checkpoint's, or the adapter's, which must have all of its parameters. */
 static cr_status match_names(const cr_weights *w, const cr_tensors *in, const char *folder,
                              cr_err *err)
@@ -220,7 +245,9 @@ static cr_status match_names(const cr_weights *w, const cr_tensors *in, const ch
 
     for (size_t i = 0; i < w->model->num_params; i++) {
         const cr_param *p = w->model->params[i];
+        const cr_tensor *beside = find_beside(w, in, p);
         source s;
+        if (beside) is_used[beside - in->tensor] = true;
         if (tensors_of(w, p) != in) continue;
         s = find_source(w, p);
         if (s.second) is_used[s.second - in->tensor] = true;
@@ -292,6 +319,33 @@ static cr_status match_shapes(const cr_weights *w, const cr_tensors *in, const c
     return CR_OK;
 }
 
+/* A table that PEFT has saved beside an adapter, one of the model's, is the checkpoint's, as the dtype there has it. */
+static cr_status match_table(const cr_weights *w, int at, cr_err *err)
+{
+    enum { BLOCK = 1 << 14 };
+    static _Thread_local float here[BLOCK], there[BLOCK], stored[2 * BLOCK]; /* of 8 bytes */
+    const cri_root *root = w->model->root->impl;
+    const cr_param *p = root->embed->weight;
+    const cr_tensor *t = find_beside(w, w->adapters[at], p);
+    bool is_same = t && t->num_elems == p->num_elems;
+    cr_dtype dtype;
+
+    if (!t) return CR_OK;
+    is_same = is_same && cr_tensor_dtype(t, &dtype);
+    for (int64_t e = 0, n; is_same && e < p->num_elems; e += n) {
+        n = p->num_elems - e < BLOCK ? p->num_elems - e : BLOCK;
+        CR_TRY(cr_weights_read(w, p, e, e + n, here, err));
+        CR_TRY(cr_tensor_read_f32(t, e, e + n, there, err));
+        cr_cast_host(dtype, stored, CR_F32, here, (size_t)n);
+        cr_cast_host(CR_F32, here, dtype, stored, (size_t)n);
+        is_same = memcmp(here, there, (size_t)n * sizeof *here) == 0;
+    }
+    if (is_same) return CR_OK;
+    return cr_fail(err, CR_EFORMAT,
+                   "%s: tensor '%s' is not %s of the model: the adapter is of another one",
+                   w->model->adapters[at].folder, t->name, p->name);
+}
+
 static cr_status match(const cr_weights *w, const cr_tensors *in, const char *folder, cr_err *err)
 {
     CR_TRY(match_names(w, in, folder, err));
@@ -353,7 +407,8 @@ cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **
         cr_note(match(w, w->tensors, folder, err));
     if (err->status == CR_OK && w->head) cr_note(match(w, w->head, folder, err));
     for (int i = 0; i < model->num_adapters && err->status == CR_OK; i++)
-        if (w->adapters[i]) cr_note(match(w, w->adapters[i], model->adapters[i].folder, err));
+        if (w->adapters[i] && match(w, w->adapters[i], model->adapters[i].folder, err) == CR_OK)
+            cr_note(match_table(w, i, err));
     if (err->status == CR_OK)
         *out = w;
     else

@@ -413,13 +413,16 @@ static void describe(const bench *b, const cr_model *model, const cr_worker_conf
 {
     const cr_units *u = cr_fsdp_units(b->f);
 
-    out->num_elems = out->num_trained =
-        0; /* of all ranks: expert-parallel experts of other ranks are not here */
+    out->num_elems = out->num_trained = out->num_trained_tensors = out->full_elems =
+        out->copied_elems =
+            0; /* of all ranks: expert-parallel experts of other ranks are not here */
     for (size_t i = 0; i < model->num_params; i++) {
-        out->num_elems += model->params[i]->num_elems;
-        if (!model->params[i]->is_trainable) continue;
-        out->num_trained += model->params[i]->num_elems;
+        const cr_param *p = model->params[i];
+        *(p->copy_of ? &out->copied_elems : &out->num_elems) += p->num_elems;
+        if (!p->is_trainable) continue;
+        out->num_trained += p->num_elems;
         out->num_trained_tensors++;
+        if (p->is_adapter && !p->is_added) out->full_elems += p->num_elems;
     }
     out->num_adapters = count_adapters(model->root);
     out->shard_elems = u->trained_shard.elems;

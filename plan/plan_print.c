@@ -216,6 +216,8 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_
     if (r->num_adapters)
         cr_buf_addf(out, ": adapters of %lld modules in %lld tensors", (long long)r->num_adapters,
                     (long long)r->num_trained_tensors);
+    if (r->full_elems) cr_buf_addf(out, ", with %.4g billion in full", (double)r->full_elems / 1e9);
+    if (r->copied_elems) cr_buf_addf(out, " and as many kept as they were");
     if (r->passes.times[CR_PLAN_BASE]) cr_buf_adds(out, ", the reference with them off");
     if (r->num_units)
         cr_buf_addf(out, ", %zu units, at most %d gathered at a time", r->num_units,
@@ -487,6 +489,7 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     number(out, "trained", r->num_trained);
     number(out, "trained_tensors", r->num_trained_tensors);
     number(out, "adapters", r->num_adapters);
+    number(out, "trained_in_full", r->full_elems);
     number(out, "shard_elements", r->shard_elems);
     number(out, "units", (int64_t)r->num_units);
     number(out, "most_units_alive", r->max_units_alive);

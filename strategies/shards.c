@@ -60,14 +60,15 @@ cr_dtype cri_kept_dtype(const cr_fsdp *f, const cr_param *param)
     return param->is_fp32 ? CR_F32 : f->args.param_dtype;
 }
 
-/* at: of the shard. */
-static void map_flat(const cr_fsdp *f, const cr_flat *flat, int64_t at, cr_dtype dtype,
+/* at: of the shard. copies: originals, too. */
+static void map_flat(const cr_fsdp *f, const cr_flat *flat, int64_t at, cr_dtype dtype, bool copies,
                      cr_weight_map *out)
 {
     cr_weight_range r = {.holder = f->mesh->rank, .elem_bytes = (int64_t)cr_dtype_bytes(dtype)};
     int64_t first;
 
     for (size_t i = 0; i < flat->num_params; i++) {
+        if (!copies && flat->params[i]->copy_of) continue;
         if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &r.begin, &r.end, &first)) continue;
         r.param = (int32_t)flat->params[i]->index;
         r.at = at + first * r.elem_bytes;
@@ -90,7 +91,7 @@ void cri_map_kept(const cr_fsdp *f, bool is_trained, bool is_written, cr_weight_
         int64_t at = are_masters ? flat->first.elems * master_bytes
                                  : cr_extent_bytes(flat->first, f->args.param_dtype);
         if (!is_written || cri_is_writer(f, flat))
-            map_flat(f, flat, at, cri_shard_dtype(f, flat, is_trained), out);
+            map_flat(f, flat, at, cri_shard_dtype(f, flat, is_trained), /*copies=*/true, out);
     }
 }
 
@@ -101,7 +102,7 @@ void cri_map_sent(const cr_fsdp *f, bool is_trained, cr_dtype dtype, cr_weight_m
     for (size_t i = 0; i < f->units.num; i++) {
         const cr_flat *flat = flat_of(&f->units.unit[i], is_trained);
         map_flat(f, flat, before + cr_extent_bytes(flat->first, dtype), cr_flat_dtype(flat, dtype),
-                 out);
+                 /*copies=*/false, out);
     }
 }
 

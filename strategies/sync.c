@@ -34,7 +34,8 @@ static cr_dtype dtype_of(const cr_param *p, cr_dtype dtype)
     return p->is_fp32 ? CR_F32 : dtype;
 }
 
-/* Where a receiver has each parameter: the trained ones first, aligned as in a flat, so that a shard is few runs. Returns all bytes. */
+/* Where a receiver has each parameter: the trained ones first, aligned as in a flat, so that a shard is few runs. Returns all bytes. Its adapters
+ * are never off: it has no originals. */
 static size_t lay_out(const cr_model *model, cr_dtype dtype, cr_weight_map *out)
 {
     int64_t at = 0;
@@ -43,7 +44,7 @@ static size_t lay_out(const cr_model *model, cr_dtype dtype, cr_weight_map *out)
         for (size_t i = 0; i < model->num_params; i++) {
             const cr_param *p = model->params[i];
             int64_t elem_bytes = (int64_t)cr_dtype_bytes(dtype_of(p, dtype));
-            if (p->is_trainable == is_frozen) continue;
+            if (p->is_trainable == is_frozen || p->copy_of) continue;
             cr_weight_map_add(out, &(cr_weight_range){.param = (int32_t)i,
                                                       .end = p->num_elems,
                                                       .at = at,

@@ -39,6 +39,14 @@ static bool is_tied_pair(const cr_module *m)
     return false;
 }
 
+/* Without hooks of its own: A or B of an adapter, or an original. */
+static bool is_of_parent(const cr_module *m)
+{
+    const cr_param *w = m->weight;
+
+    return w && ((w->is_adapter && w->is_added) || w->copy_of);
+}
+
 /* "model.layers.*.mlp": a part "*" is any one part. */
 static bool is_name_like(const char *name, const char *pattern)
 {
@@ -101,8 +109,7 @@ static int64_t mark_below(builder *b, const cr_module *m, bool *has_layer)
               (p->should_wrap_lm_output && m->is_lm_head) ||
               (p->min_elems > 0 && left >= p->min_elems) || begins_fp32(m);
     *has_layer = *has_layer || is_below || is_layer;
-    if (!is_unit || !m->parent || m->is_container || is_tied_pair(m) ||
-        (m->weight && m->weight->is_adapter))
+    if (!is_unit || !m->parent || m->is_container || is_tied_pair(m) || is_of_parent(m))
         return left;
     b->marks[index] = is_expert ? MARK_EXPERT : MARK_UNIT;
     return 0;

@@ -12,7 +12,7 @@
  *
  * Lists of modules (ModuleList) never run, so they never are units. A tied pair stays in the root.
  * An adapter (cr_adapter) is in the unit of its Linear, as its trained parameters, however small; the Linear's frozen ones
- * are gathered and never reduced. Whatever the policy, a module that computes in float32 inside one that does not is a unit
+ * are gathered and never reduced. So is the original of a module (cr_module). Whatever the policy, a module that computes in float32 inside one that does not is a unit
  * (cr_module_set_fp32): all parameters of a unit have one dtype.
  *
  * Ownership: cr_units owns its arrays and borrows the model. Threads: any. Errors: CR_ECONFIG for a

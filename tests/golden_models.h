@@ -44,15 +44,17 @@ static inline double noise(const char *name, const char *what, int64_t at)
     return x / 2147483648.0 - 1;
 }
 
-static inline float value_of(const cr_param *p, int64_t at)
+/* A copy has those of its original. */
+static inline float value_of(const cr_param *copy, int64_t at)
 {
+    const cr_param *p = copy->copy_of ? copy->copy_of : copy;
     const char *end = p->name + strlen(p->name) - 6;
     bool is_table = strstr(p->name, "embed") && !strstr(p->name, "patch");
     double cols = (double)(p->num_elems / p->shape[0]);
-    double factor = is_table                   ? 1
-                    : p->num_dims == 1         ? 0.2
-                    : strstr(p->name, "lora_") ? 0.6 / sqrt(cols)
-                                               : 1.7 / sqrt(cols);
+    double factor = strstr(p->name, "lora_") ? 0.6 / sqrt(cols)
+                    : is_table               ? 1
+                    : p->num_dims == 1       ? 0.2
+                                             : 1.7 / sqrt(cols);
 
     return (float)(noise(p->name, "", at) * factor +
                    (p->num_dims == 1 && strcmp(end, "weight") == 0));

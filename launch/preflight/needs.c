@@ -33,7 +33,7 @@ static void add_model(cr_needs *needs, const char *path)
 /* Elements of the largest unit so far, and of all that are trained; a model that cannot be read is found elsewhere. */
 static void count_elems(const cr_worker_config *w, int64_t *largest, int64_t *trained)
 {
-    const cr_model_options options = cr_model_options_of(w);
+    const cr_model_options options = cr_model_options_of(w, true);
     cr_wrap_policy policy = cr_wrap_policy_of(w);
     cr_model *model = NULL;
     cr_units units = {0};

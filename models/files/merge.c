@@ -16,7 +16,7 @@ typedef struct merge {
     cr_tensor_writer *writer;
 } merge;
 
-/* The Linear with an adapter whose weight the tensor is. */
+/* The module with an adapter whose weight the tensor is. */
 static const cr_module *find_adapted(const cr_module *m, const char *tensor)
 {
     const cr_param *w = m->weight;
@@ -62,26 +62,87 @@ static cr_status put_row(const merge *g, const cr_tensor *t, size_t index, cr_dt
     return cr_tensor_writer_put(g->writer, index, begin, begin + cols, stored, err);
 }
 
+/* The transpose of [rows, cols]. */
+static float *turned(const float *x, int64_t rows, int64_t cols)
+{
+    float *y = CR_NEW_ARRAY(float, (size_t)(rows * cols));
+
+    for (int64_t i = 0; i < rows * cols; i++)
+        y[i % cols * rows + i / cols] = x[i];
+    return y;
+}
+
+/* Factors of the sum's second part: left [rows, rank] and right [rank, cols]; owned by the caller. Of a Linear B and A, of a table A and
+ * B, both transposed. */
+static cr_status read_factors(const merge *g, const cr_module *m, float **left, float **right,
+                              cr_err *err)
+{
+    const cr_param *a = m->adapters->a->weight, *b = m->adapters->b->weight;
+    float *turn = NULL;
+
+    if (!m->is_lookup) {
+        CR_TRY(read_all(g, b, left, err));
+        return read_all(g, a, right, err);
+    }
+    CR_TRY(read_all(g, a, left, err));
+    if (read_all(g, b, &turn, err) == CR_OK) *right = turned(turn, b->shape[0], b->shape[1]);
+    cr_free(turn);
+    return err->status;
+}
+
 static cr_status put_merged(const merge *g, const cr_module *m, const cr_tensor *t, size_t index,
                             cr_err *err)
 {
     const cr_adapter *own = m->adapters;
-    const cr_param *b = own->b->weight;
-    int64_t rows = m->weight->shape[0], cols = m->weight->shape[1], rank = b->shape[1];
-    float *values_a = NULL, *values_b = NULL, *w = CR_NEW_ARRAY(float, (size_t)cols),
+    int64_t rows = m->weight->shape[0], cols = m->weight->shape[1], rank = own->b->weight->shape[1];
+    float *left = NULL, *right = NULL, *w = CR_NEW_ARRAY(float, (size_t)cols),
           *other = CR_NEW_ARRAY(float, (size_t)cols);
     cr_dtype dtype;
 
     CR_CHECK(cr_tensor_dtype(t, &dtype), "dtype of %s", t->name); /* open_writer */
-    cr_note(read_all(g, own->a->weight, &values_a, err));
-    if (err->status == CR_OK) cr_note(read_all(g, b, &values_b, err));
+    cr_note(read_factors(g, m, &left, &right, err));
     for (int64_t r = 0; r < rows && err->status == CR_OK; r++) {
         cr_note(cr_tensor_read_f32(t, r * cols, (r + 1) * cols, w, err));
-        add_row(w, other, values_b + r * rank, values_a, rank, cols, own->scale);
+        add_row(w, other, left + r * rank, right, rank, cols, own->scale);
         cr_note(put_row(g, t, index, dtype, r * cols, w, other, cols, err));
     }
-    cr_free(values_a);
-    cr_free(values_b);
+    cr_free(left);
+    cr_free(right);
+    cr_free(w);
+    cr_free(other);
+    return err->status;
+}
+
+/* What was trained in full. */
+static bool is_saved(const cr_param *p)
+{
+    return p->is_adapter && !p->is_added;
+}
+
+static const cr_param *find_saved(const cr_model *model, const char *tensor)
+{
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *p = model->params[i];
+        if (is_saved(p) &&
+            (strcmp(p->name, tensor) == 0 || (p->alias && strcmp(p->alias, tensor) == 0)))
+            return p;
+    }
+    return NULL;
+}
+
+/* It takes the tensor's place, in its dtype. */
+static cr_status put_saved(const merge *g, const cr_param *p, const cr_tensor *t, size_t index,
+                           cr_err *err)
+{
+    int64_t cols = p->num_dims > 1 ? p->shape[1] : p->num_elems;
+    float *w = CR_NEW_ARRAY(float, (size_t)cols), *other = CR_NEW_ARRAY(float, (size_t)cols);
+    cr_dtype dtype;
+
+    CR_CHECK(cr_tensor_dtype(t, &dtype), "dtype of %s", t->name); /* open_writer */
+    for (int64_t e = 0; e < p->num_elems && err->status == CR_OK; e += cols) {
+        cr_note(cr_weights_read(g->weights, p, e, e + cols, w, err));
+        if (err->status == CR_OK) cr_note(put_row(g, t, index, dtype, e, w, other, cols, err));
+    }
     cr_free(w);
     cr_free(other);
     return err->status;
@@ -132,12 +193,16 @@ static cr_status put_all(const merge *g, cr_err *err)
 {
     size_t left = num_adapted(g->model->root);
 
+    for (size_t i = 0; i < g->model->num_params; i++)
+        left += is_saved(g->model->params[i]);
     for (size_t i = 0; i < g->tensors->num_tensors; i++) {
         const cr_tensor *t = &g->tensors->tensor[i];
         const cr_module *m = find_adapted(g->model->root, t->name);
-        left -= m != NULL;
-        CR_TRY(m ? put_merged(g, m, t, i, err)
-                 : cr_tensor_writer_put(g->writer, i, 0, t->num_elems, t->data, err));
+        const cr_param *saved = find_saved(g->model, t->name);
+        left -= m || saved;
+        CR_TRY(m       ? put_merged(g, m, t, i, err)
+               : saved ? put_saved(g, saved, t, i, err)
+                       : cr_tensor_writer_put(g->writer, i, 0, t->num_elems, t->data, err));
     }
     if (left)
         return cr_fail(err, CR_EABSENT,

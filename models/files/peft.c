@@ -25,17 +25,29 @@ char *cr_peft_tensor_name(const char *param_name)
 static bool is_known(const char *key)
 {
     static const char *const keys[] = {
-        "auto_mapping",      "base_model_name_or_path",
-        "corda_config",      "ensure_weight_tying",
-        "eva_config",        "inference_mode",
-        "loftq_config",      "lora_alpha",
-        "lora_dropout",      "lora_ga_config",
-        "megatron_core",     "peft_type",
-        "peft_version",      "rank_pattern",
-        "alpha_pattern",     "target_parameters",
-        "qalora_group_size", "r",
-        "revision",          "runtime_config",
-        "target_modules",    "task_type",
+        "auto_mapping",
+        "base_model_name_or_path",
+        "corda_config",
+        "ensure_weight_tying",
+        "eva_config",
+        "inference_mode",
+        "loftq_config",
+        "lora_alpha",
+        "lora_dropout",
+        "lora_ga_config",
+        "megatron_core",
+        "peft_type",
+        "peft_version",
+        "rank_pattern",
+        "alpha_pattern",
+        "target_parameters",
+        "modules_to_save",
+        "qalora_group_size",
+        "r",
+        "revision",
+        "runtime_config",
+        "target_modules",
+        "task_type",
         "use_rslora",
     };
 
@@ -83,10 +95,8 @@ static cr_status check_keys(json_t *config, cr_err *err)
 
 static cr_status bad_target(const char *key, cr_err *err)
 {
-    return cr_fail(err, CR_EFORMAT,
-                   "%s must be a list of names of Linears or ends of them, or a "
-                   "regular expression",
-                   key);
+    return cr_fail(err, CR_EFORMAT, "%s must be a list of names of modules or ends of them%s", key,
+                   strcmp(key, "target_modules") == 0 ? ", or a regular expression" : "");
 }
 
 static cr_status read_list(const char *key, const json_t *v, char **out, cr_err *err)
@@ -95,6 +105,7 @@ static cr_status read_list(const char *key, const json_t *v, char **out, cr_err 
     size_t i;
     json_t *entry;
 
+    if (v && !json_is_null(v) && !json_is_array(v)) return bad_target(key, err);
     json_array_foreach(v, i, entry)
     {
         const char *text = json_string_value(entry);
@@ -125,7 +136,6 @@ static cr_status read_target(const json_t *v, const char *parameters, char **out
             *out = cr_adapter_is_pattern(text) ? cr_strdup(text) : cr_asprintf("(?:%s)", text);
         return CR_OK;
     }
-    if (v && !json_is_null(v) && !json_is_array(v)) return bad_target(key, err);
     CR_TRY(read_list(key, v, out, err));
     return *out || parameters ? CR_OK : bad_target(key, err);
 }
@@ -165,7 +175,7 @@ static cr_status read_options(json_t *config, const char *folder, cr_adapter_opt
                  *rslora = json_object_get(config, "use_rslora"),
                  *dropout = json_object_get(config, "lora_dropout"),
                  *base = json_object_get(config, "base_model_name_or_path");
-    char *target = NULL, *parameters = NULL;
+    char *target = NULL, *parameters = NULL, *saved = NULL;
     bool is_twice = false;
 
     CR_TRY(check_keys(config, err));
@@ -181,14 +191,18 @@ static cr_status read_options(json_t *config, const char *folder, cr_adapter_opt
         return cr_fail(err, CR_EFORMAT, "use_rslora must be true or false");
     CR_TRY(
         read_patterns(config, json_integer_value(rank), json_number_value(alpha), &is_twice, err));
-    CR_TRY(read_list("target_parameters", json_object_get(config, "target_parameters"), &parameters,
-                     err));
-    if (read_target(json_object_get(config, "target_modules"), parameters, &target, err) != CR_OK) {
+    if (read_list("target_parameters", json_object_get(config, "target_parameters"), &parameters,
+                  err) != CR_OK ||
+        read_list("modules_to_save", json_object_get(config, "modules_to_save"), &saved, err) !=
+            CR_OK ||
+        read_target(json_object_get(config, "target_modules"), parameters, &target, err) != CR_OK) {
         cr_free(parameters);
+        cr_free(saved);
         return err->status;
     }
     *o = (cr_adapter_options){.target = target,
                               .parameters = parameters,
+                              .saved = saved,
                               .is_gate_up_twice = is_twice,
                               .rank = json_integer_value(rank),
                               .alpha = json_number_value(alpha),
@@ -229,6 +243,7 @@ void cr_peft_options_fini(cr_adapter_options *o)
     cr_free((void *)(uintptr_t)o->target);
     cr_free((void *)(uintptr_t)o->folder);
     cr_free((void *)(uintptr_t)o->parameters);
+    cr_free((void *)(uintptr_t)o->saved);
     *o = (cr_adapter_options){0};
 }
 
@@ -249,6 +264,14 @@ static void add_list(cr_buf *text, const char *list)
         if (at) at++;
     }
     cr_buf_addc(text, ']');
+}
+
+static void add_list_or_null(cr_buf *text, const char *list)
+{
+    if (list)
+        add_list(text, list);
+    else
+        cr_buf_adds(text, "null");
 }
 
 static void add_target(cr_buf *text, const char *target)
@@ -294,10 +317,9 @@ cr_status cr_peft_config_write(const char *folder, const cr_adapter_options *o,
     cr_note(cr_json_add_double(&text, o->alpha, err));
     cr_buf_adds(&text, ",\n  \"lora_dropout\": ");
     cr_note(cr_json_add_double(&text, o->dropout, err));
-    cr_buf_addf(&text,
-                ",\n  \"modules_to_save\": null,\n"
-                "  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n",
-                (long long)o->rank);
+    cr_buf_adds(&text, ",\n  \"modules_to_save\": ");
+    add_list_or_null(&text, o->saved);
+    cr_buf_addf(&text, ",\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n", (long long)o->rank);
     add_pattern(&text, "rank_pattern", (double)o->rank, o);
     cr_buf_adds(&text, "  \"target_modules\": ");
     if (o->modules)
@@ -305,10 +327,7 @@ cr_status cr_peft_config_write(const char *folder, const cr_adapter_options *o,
     else
         add_target(&text, o->target);
     cr_buf_adds(&text, ",\n  \"target_parameters\": ");
-    if (o->parameters)
-        add_list(&text, o->parameters);
-    else
-        cr_buf_adds(&text, "null");
+    add_list_or_null(&text, o->parameters);
     cr_buf_addf(&text,
                 ",\n  \"task_type\": \"CAUSAL_LM\",\n"
                 "  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n",

@@ -3,8 +3,7 @@
  *     cr_peft_config_read     what the model is to have; then cr_model_open_with and cr_weights_open bring the values
  *     cr_peft_config_write    beside a file of tensors with the names of cr_peft_tensor_name
  *
- * Files are outside input. A key that would make PEFT compute other numbers is refused by its name (DoRA, modules_to_save,
- * rank_pattern, ..), and so is one that PEFT 0.21 does not have, unless it is null, false or empty. lora_dropout
+ * Files are outside input. A key that would make PEFT compute other numbers is refused by its name (DoRA, rank_pattern, ..), and so is one that PEFT 0.21 does not have, unless it is null, false or empty. lora_dropout
  * acts in training alone.
  */
 #ifndef CR_PEFT_H

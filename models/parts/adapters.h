@@ -12,6 +12,18 @@
 /* Adds o, o->next, .. to a tree, and freezes what is not is_added. CR_ECONFIG, CR_EABSENT: no Linear, or one that cannot have one. */
 CR_MUST cr_status cri_adapters_add(cr_model *model, const cr_adapter_options *o, cr_err *err);
 
+/* One more child of a module may be added. */
+void cri_make_room(cr_module *parent);
+
+/* saved.c: what own->saved names is trained in full, and is no target. Its names, if the tree has a tower that PEFT would look into. */
+CR_MUST cr_status cri_saved_add(cr_model *model, cr_adapter_options *own, cr_err *err);
+
+/* The module whose parameters this pass has in the place of m's. */
+static inline const cr_module *cri_now(const cr_module *m, const cr_pass *p)
+{
+    return p->adapter < 0 && m->original ? m->original : m;
+}
+
 /* That of the pass; NULL: none. */
 static inline const cr_adapter *cri_adapter_of(const cr_module *m, const cr_pass *p)
 {

@@ -1,6 +1,8 @@
 /* head.c -- heads: log-probs of labels or logits from a table of words, and a value. */
 #include "models/parts/head.h"
 
+#include "models/parts/adapters.h"
+
 bool cr_model_gives(const cr_model *model, cr_output output)
 {
     const cri_root *root = model->root->impl;
@@ -119,7 +121,7 @@ static cr_head_args head_args(const cr_module *m, const cr_pass *p, const cr_mem
     const cri_head *h = &p->state->head;
 
     return (cr_head_args){.x = normed,
-                          .w = &cri_own(m->weight)->weight,
+                          .w = &cri_own(cri_now(m, p)->weight)->weight,
                           .labels = p->index.labels,
                           .num_rows = h->num_rows,
                           .lse = h->lse,
@@ -130,7 +132,7 @@ static cr_head_args head_args(const cr_module *m, const cr_pass *p, const cr_mem
 static cr_status words_forward(const cr_module *m, cr_pass *p, const cr_mem *normed,
                                const cri_head_want *want, cr_err *err)
 {
-    const cr_weight *w = &cri_own(m->weight)->weight;
+    const cr_weight *w = &cri_own(cri_now(m, p)->weight)->weight;
     cr_head_args a;
 
     if (want->logits)

@@ -24,7 +24,8 @@ typedef struct targets {
     cr_module **linears; /* of layers, but those of blocks; owned */
     block *blocks;       /* owned */
     size_t num_linears, num_blocks;
-    const char **names; /* of all that may be named; owned */
+    cr_module *table, *head; /* of words */
+    const char **names;      /* of all that may be named; owned */
     size_t num_names;
 } targets;
 
@@ -163,8 +164,24 @@ static cr_status no_match(const targets *all, const char *target, cr_err *err)
 
 /* ---- parameters ---- */
 
-/* One more child. */
-static void make_room(cr_module *parent)
+/* Of factors. */
+enum { FACTOR_NAME = 64 };
+
+static void name_factor(char text[FACTOR_NAME], const char *name, int at)
+{
+    snprintf(text, FACTOR_NAME, at ? "%s_%d" : "%s", name, at);
+}
+
+static char *peft_name(const cr_module *parent, const char *name, const char *end)
+{
+    size_t num_bytes = strlen(parent->name) + strlen(name) + strlen(end) + sizeof ".";
+    char *text = cri_alloc(parent->model, num_bytes);
+
+    snprintf(text, num_bytes, "%s.%s%s", parent->name, name, end);
+    return text;
+}
+
+void cri_make_room(cr_module *parent)
 {
     size_t num = parent->num_children;
     cr_module **children = cri_alloc(parent->model, (num + 1) * sizeof *children);
@@ -178,13 +195,12 @@ static cr_module *add_factor(cr_module *parent, const char *name, int64_t in, in
                              bool is_a, const cr_adapter_options *o)
 {
     int at = number_of(parent->model, o);
-    char text[64];
-    size_t num_bytes;
+    char text[FACTOR_NAME];
     cr_module *m;
     cr_param *p;
 
-    make_room(parent);
-    snprintf(text, sizeof text, at ? "%s_%d" : "%s", name, at);
+    cri_make_room(parent);
+    name_factor(text, name, at);
     m = cri_linear_add(parent, text, in, out, false);
     p = m->weight;
     p->init = is_a ? CR_INIT_UNIFORM : CR_INIT_ZEROS; /* kaiming_uniform with a = sqrt(5) */
@@ -192,32 +208,78 @@ static cr_module *add_factor(cr_module *parent, const char *name, int64_t in, in
     p->is_added = p->is_adapter = true;
     p->adapter = at;
     if (at == 0) return m;
-    num_bytes = strlen(parent->name) + strlen(name) + sizeof "..weight";
-    p->file_name = p->alias = cri_alloc(parent->model, num_bytes);
-    snprintf(p->alias, num_bytes, "%s.%s.weight", parent->name, name);
+    p->file_name = p->alias = peft_name(parent, name, ".weight");
     return m;
+}
+
+static float scale_of(const cr_adapter_options *o, int64_t times)
+{
+    double rank = (double)(o->rank * times), alpha = o->alpha * (double)times;
+
+    return (float)(alpha / (o->use_rslora ? sqrt(rank) : rank));
+}
+
+/* Room for the adapter of these options among those of a module. */
+static cr_adapter *adapter_of(cr_module *m, const cr_adapter_options *o)
+{
+    const cr_model *model = m->model;
+    cr_adapter *all = cri_alloc(model, (size_t)model->num_adapters * sizeof *all);
+
+    if (m->adapters) memcpy(all, m->adapters, (size_t)model->num_adapters * sizeof *all);
+    m->adapters = all;
+    return &all[number_of(model, o)];
 }
 
 /* times: of rank and alpha. a: NULL: its own. */
 static const cr_adapter *adapt(cr_module *m, cr_module *a, int64_t times,
                                const cr_adapter_options *o)
 {
-    const cr_model *model = m->model;
     int64_t in = m->weight->shape[1], out = m->weight->shape[0], rank = o->rank * times;
-    double alpha = o->alpha * (double)times;
-    cr_adapter *all = cri_alloc(model, (size_t)model->num_adapters * sizeof *all),
-               *adapter = &all[number_of(model, o)];
+    cr_adapter *adapter = adapter_of(m, o);
 
-    if (m->adapters) memcpy(all, m->adapters, (size_t)model->num_adapters * sizeof *all);
     if (!a) a = add_factor(m, "lora_A", in, rank, true, o); /* before B in the tree */
-    *adapter =
-        (cr_adapter){.a = a,
-                     .b = add_factor(m, "lora_B", rank, out, false, o),
-                     .scale = (float)(alpha / (o->use_rslora ? sqrt((double)rank) : (double)rank)),
-                     .dropout = o->dropout,
-                     .key = cr_hash64(m->name, strlen(m->name))};
-    m->adapters = all;
+    *adapter = (cr_adapter){.a = a,
+                            .b = add_factor(m, "lora_B", rank, out, false, o),
+                            .scale = scale_of(o, times),
+                            .dropout = o->dropout,
+                            .key = cr_hash64(m->name, strlen(m->name))};
     return adapter;
+}
+
+static cr_module *add_of_table(cr_module *table, const char *name, int64_t rows, cr_init_kind init,
+                               const cr_adapter_options *o)
+{
+    char text[FACTOR_NAME];
+    cr_module *m;
+    cr_param *p;
+
+    name_factor(text, name, number_of(table->model, o));
+    cri_make_room(table);
+    m = cri_module_add(table->model, table, text, "Embedding", 0, 1);
+    p = cri_param_add(m, "weight", init, rows, o->rank);
+    p->file_name = p->alias = peft_name(table, name, ""); /* PEFT's have no end */
+    p->init_std = 1;
+    p->is_added = p->is_adapter = true;
+    p->adapter = number_of(table->model, o);
+    return m;
+}
+
+/* A is looked up as the table is; PEFT's is [rank, rows]. B begins with normal numbers, A with zeros. */
+static void adapt_table(cr_module *table, const cr_adapter_options *o)
+{
+    int64_t rows = table->weight->shape[0], cols = table->weight->shape[1];
+    cr_stacked *s = cri_alloc(table->model, sizeof *s);
+    cr_module *a = add_of_table(table, "lora_embedding_A", rows, CR_INIT_ZEROS, o),
+              *b = add_of_table(table, "lora_embedding_B", cols, CR_INIT_NORMAL, o);
+
+    *s = (cr_stacked){.tensor = a->weight->file_name,
+                      .num_dims = 2,
+                      .shape = {o->rank, rows},
+                      .row_step = 1,
+                      .col_step = rows};
+    a->weight->stacked = s;
+    b->weight->is_product = true;
+    *adapter_of(table, o) = (cr_adapter){.a = a, .b = b, .scale = scale_of(o, 1)};
 }
 
 /* A of expert e of PEFT's tensor [E rank, in], and B, rows `row` on of its [out, rank E]. */
@@ -309,7 +371,7 @@ static cr_status adapt_block(const block *b, const cr_adapter_options *o, cr_err
         ((const cri_mlp *)parts->list->children[0]->impl)->gate->weight->stacked)
         return cr_fail(err, CR_EABSENT, "adapters of experts of a %s are not available",
                        b->m->model->config.model_type);
-    if (b->has_router) adapt(parts->gate, NULL, 1, o);
+    if (b->has_router && !parts->gate->weight->is_adapter) adapt(parts->gate, NULL, 1, o);
     for (size_t e = 0; e < parts->list->num_children && has_experts; e++)
         adapt_expert(b, parts->list->children[e], o->is_gate_up_twice ? 2 : 1, o);
     return CR_OK;
@@ -317,10 +379,16 @@ static cr_status adapt_block(const block *b, const cr_adapter_options *o, cr_err
 
 /* ---- targets ---- */
 
+/* Unless it has one, or is trained itself. */
+static void take_linear(const targets *t, cr_module *m)
+{
+    if (!has_it(t, m) && !m->weight->is_adapter) adapt(m, NULL, 1, t->o);
+}
+
 static cr_status take_all(const targets *t, bool is_router)
 {
     for (size_t i = 0; i < t->num_linears && !is_router; i++)
-        if (!has_it(t, t->linears[i])) adapt(t->linears[i], NULL, 1, t->o);
+        take_linear(t, t->linears[i]);
     for (size_t i = 0; i < t->num_blocks; i++) {
         block *b = &t->blocks[i];
         const cri_sparse *parts = b->m->impl;
@@ -332,6 +400,29 @@ static cr_status take_all(const targets *t, bool is_router)
     return CR_OK;
 }
 
+static cr_status take_table(const targets *t, matcher *m, bool is_all, cr_err *err)
+{
+    bool is_match = is_all;
+
+    if (!is_all) CR_TRY(match(m, t->head->name, &is_match, err));
+    if (!is_all && is_match)
+        return cr_fail(
+            err, CR_EABSENT,
+            "target '%s': adapters of %s are not available (additional_target: %s trains "
+            "it in full)",
+            m->entry, t->head->name, t->head->name);
+    if (!is_all) CR_TRY(match(m, t->table->name, &is_match, err));
+    if (!is_match || has_it(t, t->table) || t->table->weight->is_adapter) return CR_OK;
+    if (t->table->weight->is_shared)
+        return cr_fail(
+            err, CR_ECONFIG,
+            "target '%s': %s has tied word embeddings, whose adapter PEFT would apply to "
+            "%s alone, and merge into both",
+            m->entry, t->table->model->config.model_type, t->table->name);
+    adapt_table(t->table, t->o);
+    return CR_OK;
+}
+
 static cr_status take(const targets *t, matcher *m, cr_err *err)
 {
     bool is_match;
@@ -339,10 +430,13 @@ static cr_status take(const targets *t, matcher *m, cr_err *err)
     if (!m->pattern && strcmp(m->entry, "all-linear") == 0) return take_all(t, false);
     if (!m->pattern && strcmp(m->entry, "all-router") == 0 && t->num_blocks)
         return take_all(t, true);
+    if (!m->pattern && strcmp(m->entry, "all-embedding") == 0)
+        return take_table(t, m, /*is_all=*/true, err);
     for (size_t i = 0; i < t->num_linears && !m->is_of_parameters; i++) {
         CR_TRY(match(m, t->linears[i]->name, &is_match, err));
-        if (is_match && !has_it(t, t->linears[i])) adapt(t->linears[i], NULL, 1, t->o);
+        if (is_match) take_linear(t, t->linears[i]);
     }
+    if (!m->is_of_parameters) CR_TRY(take_table(t, m, /*is_all=*/false, err));
     for (size_t i = 0; i < t->num_blocks; i++)
         CR_TRY(match_block(m, &t->blocks[i], err));
     return m->is_found ? CR_OK : no_match(t, m->entry, err);
@@ -398,7 +492,7 @@ static cr_status take_targets(targets *t, cr_adapter_options *own, cr_err *err)
 static void freeze_base(cr_module *m)
 {
     for (size_t i = 0; i < m->num_params; i++)
-        m->params[i].is_trainable = m->params[i].is_added;
+        m->params[i].is_trainable = m->params[i].is_added || m->params[i].is_adapter;
     for (size_t i = 0; i < m->num_children; i++)
         freeze_base(m->children[i]);
 }
@@ -416,14 +510,16 @@ static void keep_options(const cr_model *model, const cr_adapter_options *o,
     own->target = keep_text(model, o->target);
     own->folder = keep_text(model, o->folder);
     own->parameters = keep_text(model, o->parameters);
+    own->saved = keep_text(model, o->saved);
 }
 
 /* What has an adapter by its names, where a target alone would say something else to PEFT: it has parameters for experts and
- * routers, and takes towers, too. */
+ * routers, takes towers, too, and knows one word alone. */
 static void list_adapted(const targets *t, const cr_model *model, cr_adapter_options *own)
 {
     cr_buf modules = {0}, parameters = {0};
 
+    if (has_it(t, t->table)) cr_buf_adds(&modules, t->table->name);
     for (size_t i = 0; i < t->num_linears; i++)
         if (has_it(t, t->linears[i]))
             cr_buf_addf(&modules, "%s%s", modules.num_bytes ? "," : "", t->linears[i]->name);
@@ -433,10 +529,10 @@ static void list_adapted(const targets *t, const cr_model *model, cr_adapter_opt
         const char *list = parts->list->name;
         if (b->is_gate_up || b->num_gate) cr_buf_addf(&parameters, ",%s.gate_up_proj", list);
         if (b->num_down) cr_buf_addf(&parameters, ",%s.down_proj", list);
-        if (b->has_router) cr_buf_addf(&parameters, ",%s.weight", parts->gate->name);
+        if (has_it(t, parts->gate)) cr_buf_addf(&parameters, ",%s.weight", parts->gate->name);
     }
     own->parameters = parameters.num_bytes ? keep_text(model, parameters.data + 1) : NULL;
-    if (own->parameters || model->tower)
+    if (own->parameters || model->tower || has_it(t, t->table))
         own->modules = keep_text(model, modules.num_bytes ? modules.data : "");
     cr_buf_free(&modules);
     cr_buf_free(&parameters);
@@ -459,6 +555,7 @@ static cr_status complete(const cr_adapter_options *there, cr_adapter_options *o
         o->target = there->target;
         o->parameters = there->parameters;
     }
+    if (!o->saved) o->saved = there->saved;
     o->is_gate_up_twice = there->is_gate_up_twice;
     o->rank = there->rank;
     o->alpha = there->alpha;
@@ -493,12 +590,20 @@ bool cr_adapter_is_pattern(const char *target)
 }
 
 /* own: in model->adapters. */
-static cr_status add_adapter(const cr_model *model, const cr_adapter_options *o,
-                             cr_adapter_options *own, cr_err *err)
+static cr_status add_adapter(cr_model *model, const cr_adapter_options *o, cr_adapter_options *own,
+                             cr_err *err)
 {
-    targets t = {.o = own};
+    const cri_root *root = model->root->impl;
+    targets t = {.o = own, .table = root->embed, .head = root->head};
 
     CR_TRY(take_options(model, o, own, err));
+    if (own->saved && model->num_adapters > 1)
+        return cr_fail(err, CR_EABSENT,
+                       "%s: an adapter with modules in full (modules_to_save: %s) is not available "
+                       "beside other adapters of the model",
+                       own->folder ? own->folder : "additional_target", own->saved);
+    CR_TRY(cri_saved_add(model, own, err));
+    add_name(&t, "embed_tokens");
     list_targets(model->root, &t);
     if (take_targets(&t, own, err) == CR_OK)
         list_adapted(&t, model, own);

@@ -73,7 +73,7 @@ static cr_status check_tokenizer(const char *folder, cr_err *err)
 static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *ranks, cr_err *err)
 {
     const cr_worker_config *w = ranks->worker;
-    const cr_model_options options = cr_model_options_of(w);
+    const cr_model_options options = cr_model_options_of(w, true);
     cr_wrap_policy policy = cr_wrap_policy_of(w);
     cr_model *model = NULL;
     cr_units units = {0};

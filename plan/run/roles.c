@@ -64,10 +64,11 @@ static void arithmetic(cr_plan *p)
 }
 
 /* A model of the role, from its folder or from its published shape. */
-static cr_status open_model(const char *folder, const cr_worker_config *train, bool should_freeze,
+static cr_status open_model(const char *folder, const cr_worker_config *train, cr_task task,
                             cr_model **out, cr_err *err)
 {
-    const cr_model_options options = cr_model_options_of(train),
+    const bool should_freeze = task != CR_TASK_SCORE;
+    const cr_model_options options = cr_model_options_of(train, task == CR_TASK_TRAIN),
                            *with = should_freeze ? &options : NULL;
     json_t *known = cr_dir_exists(folder) ? NULL : cr_shape_config(folder);
 
@@ -89,7 +90,7 @@ static cr_status plan_learner(const cr_worker_config *w, const cr_plan_batch *ba
     cr_model *model = NULL;
 
     *out = (cr_plan_role){.name = w->name, .is_train = true, .with_moments = with_moments};
-    if (open_model(w->model_path, w, true, &model, err) == CR_OK)
+    if (open_model(w->model_path, w, w->task, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, batch, out, err));
     cr_model_free(model);
     return err->status;
@@ -122,7 +123,7 @@ static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role 
     batch.infer_tokens = w->batching.infer_tokens;
     batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, dp));
     batch.base_forwards = 0;
-    if (open_model(w->model_path, &p->config.train, false, &model, err) == CR_OK)
+    if (open_model(w->model_path, &p->config.train, CR_TASK_SCORE, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, &batch, out, err));
     cr_model_free(model);
     return err->status;
@@ -203,7 +204,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
 
     *out = (cr_plan_role){.name = cr_role_name(CR_ROLE_INFER, &p->config)};
     out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
-    CR_TRY_GOTO(out, open_model(w->model_path, &c->train, true, &model, err));
+    CR_TRY_GOTO(out, open_model(w->model_path, &c->train, CR_TASK_GENERATE, &model, err));
     CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
     CR_TRY_GOTO(out, cr_weight_copy_create(model, dev, cr_dtype_of(w->dtype), &weights, err));
     bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
@@ -243,7 +244,7 @@ static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan
 
     *out = (cr_plan_role){.name = w->name, .is_judge = true};
     out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
-    CR_TRY_GOTO(out, open_model(w->model_path, w, true, &model, err));
+    CR_TRY_GOTO(out, open_model(w->model_path, w, CR_TASK_GENERATE, &model, err));
     CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
     for (size_t i = 0; i < model->num_params; i++)
         out->num_elems += model->params[i]->num_elems;

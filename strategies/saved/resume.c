@@ -486,8 +486,8 @@ static cr_status check_adapters(const reader *r, cr_err *err)
         if (r->f->model->params[i]->is_trainable) num += r->f->model->params[i]->num_elems;
     if (r->f->model->adapters && num != json_integer_value(json_object_get(r->index, "elements")))
         return cr_fail(err, CR_ECONFIG,
-                       "%s has adapters of other modules than this run (lora_target must be as it "
-                       "was)",
+                       "%s has adapters of other modules than this run (lora_target and "
+                       "additional_target must be as they were)",
                        r->folder);
     return CR_OK;
 }

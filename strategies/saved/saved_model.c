@@ -135,7 +135,8 @@ cr_status cri_base_text(cr_fsdp *f, cr_err *err)
     all = CR_NEW_ARRAY(uint64_t, num);
     cri_map_kept(f, /*is_trained=*/false, /*is_written=*/true, &frozen);
     for (size_t i = 0; i < frozen.num && err->status == CR_OK; i++)
-        cr_note(add_frozen(f, &frozen.range[i], &mine, err));
+        if (!f->model->params[frozen.range[i].param]->copy_of) /* kept or not */
+            cr_note(add_frozen(f, &frozen.range[i], &mine, err));
     cr_weight_map_free(&frozen);
     cr_note(cr_agree(f->mesh->group[CR_AXIS_ALL], "sum of the base", err));
     if (err->status == CR_OK)

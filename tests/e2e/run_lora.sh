@@ -91,19 +91,21 @@ for metric in sft_train/loss sft_train/grad_norm; do same dropped dropped2 $metr
 [ "$(values sft_train/loss $tmp/dropped/metrics.jsonl | sed -n 3p)" != "$(values sft_train/loss $tmp/one/metrics.jsonl | sed -n 3p)" ] || fail "dropout changes nothing"
 grep -q '"lora_dropout": *0\.2' $tmp/dropped/latest/sft_train/adapter_config.json || fail "dropout in adapter_config.json"
 
+# norms are trained in full beside adapters: synced, saved, resumed; with adapters off they are what they were
+full=("${lora[@]}" additional_target=norm)
 # rlvr NAME [key=value ..]
 rlvr() {
-    job "$@" ${lora[@]/#/actor_train.model_args.} max_steps=4 save_steps=2 eval_steps=100 rollout_batch_size=16 \
+    job "$@" ${full[@]/#/actor_train.model_args.} max_steps=4 save_steps=2 eval_steps=100 rollout_batch_size=16 \
         actor_train.training_args.gradient_accumulation_steps=2 actor_train.training_args.learning_rate=5.0e-3 actor_train.training_args.warmup_steps=0
     [ $code = 0 ] || fail "$1: exit code $code"
     learned $1 4
     [ "$(values actor/train_infer_diff_max $tmp/$1/metrics.jsonl | sort -u)" = 0 ] || fail "$1: generation and training differ"
 }
-# synced NAME BYTES [key=value ..]: each sync but the first brought the adapters alone, of BYTES an element, as the plan says
+# synced NAME BYTES [key=value ..]: each sync but the first brought what is trained alone, of BYTES an element, as the plan says
 synced() {
     local name=$1 bytes=$2
     shift 2
-    "$CROLL" plan configs/quickstart/rlvr.yaml --json pretrain=$tmp/home/sft_model ${lora[@]/#/actor_train.model_args.} "$@" >$tmp/plan 2>&1 || fail "plan: $(cat $tmp/plan)"
+    "$CROLL" plan configs/quickstart/rlvr.yaml --json pretrain=$tmp/home/sft_model ${full[@]/#/actor_train.model_args.} "$@" >$tmp/plan 2>&1 || fail "plan: $(cat $tmp/plan)"
     python3 - $tmp/plan $tmp/$name/metrics.jsonl $tmp/$name/latest/actor_train/adapter_model.safetensors $bytes <<'PYTHON' || fail "$name: bytes of a sync"
 import json, os, struct, sys
 step = json.load(open(sys.argv[1]))["roles"][1]["step"]
@@ -146,6 +148,14 @@ ln -sfn checkpoint-2 $tmp/policy/latest
 rlvr policy resume_from_checkpoint=true
 [ "$(timeless $tmp/policy/metrics.jsonl)" = "$numbers" ] || fail "a resumed policy has other numbers"
 [ "$(digests $tmp/home/sft_model)" = "$base_rl" ] || fail "the base of the policy has changed"
+rm -rf $tmp/policy/checkpoint-3
+ln -sfn checkpoint-2 $tmp/policy/latest
+code=0
+job policy ${lora[@]/#/actor_train.model_args.} max_steps=4 resume_from_checkpoint=true
+[ $code != 0 ] && grep -q 'lora_target and additional_target must be as they were' $log || fail "resumed without additional_target: exit code $code"
+saved=$tmp/kl/latest/actor_train
+grep -q '"modules_to_save": *\["norm"\]' $saved/adapter_config.json && [ $("$CROLL" inspect $saved/adapter_model.safetensors | grep -c 'norm.weight.*F32') = $((layers * 4 + 1)) ] ||
+    fail "norms in PEFT's folder"
 
 # what is said
 "$CROLL" plan configs/quickstart/sft.yaml pretrain=$tmp/home/model ${lora[@]/#/sft_train.model_args.} >$tmp/plan 2>&1 || fail "plan: $(cat $tmp/plan)"
@@ -164,6 +174,7 @@ said() {
 said "error: lora_target: all but the adapters is frozen (leave freeze_module_prefix out)" sft_train.model_args.lora_target=q_proj \
     sft_train.model_args.freeze_module_prefix=model.norm
 said "note: lora_rank has no effect (there is no lora_target beside it)" sft_train.model_args.lora_rank=4
+said "note: additional_target has no effect (there is no lora_target beside it)" sft_train.model_args.additional_target=norm
 # where a reference is, by the file; the same again from what was resolved
 # reference_is TEXT key=value ..
 reference_is() {
@@ -195,7 +206,7 @@ alone=$(planned 'reference={model_args: {dtype: fp32}, device_mapping: [0, 1]}')
 ! grep -q '"name":"reference"' $tmp/plan && grep -q '"reference_forwards":4' $tmp/plan || fail "the plan without ranks of the reference"
 beside=$(planned 'reference={model_args: {dtype: fp32}, device_mapping: [0]}')
 grep -q '"name":"reference"' $tmp/plan && ! grep -q '"reference_forwards"' $tmp/plan && [ "$alone" -lt "$beside" ] || fail "the plan with them: $beside bytes, without $alone"
-for key in use_dora=true init_lora_weights=pissa additional_target=lm_head; do
+for key in use_dora=true init_lora_weights=pissa; do
     said "error: ${key%=*}: .*${key#*=}.* is not available yet" sft_train.model_args.lora_target=q_proj sft_train.model_args.$key
 done
 echo ok

@@ -42,8 +42,8 @@ typedef struct cut {
     cr_loss_fn loss;         /* of a cut_loss; NULL: cut_loss_fn */
     int ep, efsdp;           /* expert axes; ep 0, 1: none */
     bool is_moe, is_tied, is_offloaded, is_reduced_once;
-    const char *adapters; /* lora_target; NULL: all is trained */
-    int target, rank;     /* its number (cut_matrix.c) */
+    const char *adapters, *saved; /* lora_target, additional_target; NULL: all is trained, none */
+    int target, words, rank;      /* their numbers (cut_matrix.c) */
     cr_wrap_policy wrap;
 } cut;
 
@@ -60,8 +60,11 @@ static cr_model *cut_model(const cut *c)
 {
     const char *type = c->is_moe ? "qwen3_moe" : c->has_bias ? "qwen2" : "qwen3";
     const char *cls = c->is_moe ? "Qwen3Moe" : c->has_bias ? "Qwen2" : "Qwen3";
-    const cr_model_options options = {
-        .adapters = {.target = c->adapters, .rank = c->rank, .alpha = 2 * c->rank}};
+    const cr_model_options options = {.adapters = {.target = c->adapters,
+                                                   .rank = c->rank,
+                                                   .alpha = 2 * c->rank,
+                                                   .saved = c->saved,
+                                                   .keeps_originals = true}};
     char text[900];
     cr_model *model;
 

@@ -161,7 +161,8 @@ static void check(const char *text, const cr_worker_config *w, double routed, co
 int main(void)
 {
     cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
-    char low[] = "model.layers.0", align[] = "align", all[] = "all-linear";
+    char low[] = "model.layers.0", align[] = "align", all[] = "all-linear",
+         words[] = "all-linear,all-embedding", saved[] = "lm_head,norm";
     cr_worker_config base = usual, w;
 
     must(cr_world_open(&args, &world, &err), "world");
@@ -187,6 +188,10 @@ int main(void)
     check(dense, &w, 0, "adapters");
     w.is_offloaded = true, w.ulysses_size = 2, w.should_recompute = false;
     check(dense, &w, 0, "adapters, offload, ulysses");
+    w = base;
+    w.lora = (cr_lora_keys){.target = words, .saved = saved, .keeps_originals = true};
+    w.lora.rank = 5, w.lora.alpha = 10;
+    check(dense, &w, 0, "adapters, and words");
     w = base, w.mlp_tiles = 4;
     check(dense, &w, 0, "tiles");
     w = base, w.reduce_dtype = CR_CHOICE_BF16;

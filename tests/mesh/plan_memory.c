@@ -115,7 +115,8 @@ static void check(const char *text, const cr_worker_config *w, const char *name)
 int main(void)
 {
     cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
-    char all[] = "all-linear", frozen[] = "model.embed_tokens,model.layers.0,model.layers.1";
+    char all[] = "all-linear", words[] = "q_proj,embed_tokens", saved[] = "lm_head,norm,mlp";
+    char frozen[] = "model.embed_tokens,model.layers.0,model.layers.1";
     cr_worker_config w = usual;
     int ranks[2] = {0, 1};
 
@@ -136,6 +137,8 @@ int main(void)
     check(dense, &w, "frozen");
     w = usual, w.lora = (cr_lora_keys){.target = all, .rank = 16, .alpha = 32};
     check(dense, &w, "adapters");
+    w.lora.target = words, w.lora.saved = saved, w.lora.keeps_originals = true;
+    check(dense, &w, "and in full");
     w = usual;
     check(sparse, &w, "experts");
     w = usual, w.ep_size = 2, w.wrap.moe_experts = experts, w.wrap.num_moe_experts = 1;

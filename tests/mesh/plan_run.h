@@ -36,7 +36,7 @@ static const char *wide; /* a module in float32, or NULL */
 
 static cr_model *make_model(const char *text, const cr_worker_config *w)
 {
-    const cr_model_options options = cr_model_options_of(w);
+    const cr_model_options options = cr_model_options_of(w, true);
     cr_model *model = NULL;
 
     must(build_model_with(text, &options, &model, &err), "model");

@@ -1,5 +1,5 @@
-/* sync.c -- weight sync of a model with adapters: an engine gets the base once, then the adapters alone, to the byte; base and
- * adapters are those of the trainer by bits, and a plan's bytes are those that come. Of shards and replicas that are not as many as the
+/* sync.c -- weight sync of a model with adapters: an engine gets the base once, then the adapters and what is trained in full beside them
+ * alone, to the byte, and no originals; base and adapters are those of the trainer by bits, and a plan's bytes are those that come. Of shards and replicas that are not as many as the
  * engines, of experts on ranks of their own, of offloaded states, on hosts that pass shards on, after the engine has given its copy up,
  * and after the trainer has read another base. Not covered: damaged bytes (unit/strategies_sync), whole runs (e2e/run_lora).
  * // ranks: 4
@@ -133,7 +133,7 @@ static void trainer(cr_model *model, cr_device *dev, cr_group *group, const cr_m
 }
 
 /* Sizes of whole lines of 32 elements: parameters lie one after another, and travel together where they may. */
-static cr_model *sparse_model(void)
+static cr_model *sparse_model(bool is_trainer)
 {
     static const char text[] =
         "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"vocab_size\":"
@@ -143,7 +143,9 @@ static cr_model *sparse_model(void)
         "32,"
         "\"num_experts\":6,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,"
         "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"torch_dtype\":\"float32\"}";
-    const cr_model_options options = {.adapters = {"q_proj,o_proj", 4, 8, false}};
+    const cr_model_options options = {.adapters = {"q_proj,o_proj,embed_tokens", 4, 8, false,
+                                                   .saved = "lm_head,norm",
+                                                   .keeps_originals = is_trainer}};
     cr_model *model;
 
     OK(build_model_with(text, &options, &model, &err));
@@ -154,7 +156,7 @@ static void check(const setting *s)
 {
     const plan p = {.adapters = "all-linear", .ranks = s->num_senders};
     int all[RANKS] = {0, 1, 2, 3};
-    cr_model *model = s->num_ep ? sparse_model() : make_model(&p);
+    cr_model *model = s->num_ep ? sparse_model(me < s->num_senders) : make_model(&p);
     cr_mesh_shape shape;
     cr_device *dev;
     cr_group *group;

@@ -1,11 +1,11 @@
-"""lora.py -- LoRA of PEFT on tiny Llama, Qwen2 (biases), Qwen3 (tied or not), Qwen3-MoE (ParamWrapper) and the language model of
-Qwen3-VL, for tests/unit/models_adapters.c.
+"""lora.py -- LoRA of PEFT on tiny Llama, Qwen2 (biases), Qwen3 (tied or not), Qwen3-MoE (ParamWrapper), Gemma 3 (an embedding with a
+factor) and the language model of Qwen3-VL, for tests/unit/models_adapters.c.
 
     python tests/parity/lora.py tests/parity              (PEFT 0.21, Transformers 5.24 and PyTorch, on the CPU)
     python tests/parity/lora.py FOLDER --seed 7 --hidden 96 --layers 3 --rank 5 (2 layers or more) && build/release/unit_models_adapters FOLDER/lora.json
 
-lora.json: log-probs and the gradients of every A and B in float64, targets by list, by a regular expression and by all-linear; then
-20 steps of AdamW, in float64, too: A and B, and the log-probs, after them. Weights, A and B too, and the gradient that comes in are
+lora.json: log-probs and the gradients of every A and B, and of modules_to_save, in float64, targets by list, by a regular expression and
+by all-linear, of embeddings, too; then 20 steps of AdamW, in float64, too: A and B, and the log-probs, after them. Weights, A and B too, and the gradient that comes in are
 `noise`, as in text_models.py. `own` are the largest errors of PEFT itself in float32. croll computes in float32: what is
 compared is PEFT in float64 against it."""
 import argparse, copy, json, pathlib, re, sys
@@ -36,11 +36,18 @@ def qwen3(tied):
     return lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=tied))
 
 
+def gemma3():
+    config = t.gemma3().config
+    config.tie_word_embeddings = False
+    return tf.Gemma3ForCausalLM(config)
+
+
 def qwen3_moe():
     return tf.Qwen3MoeForCausalLM(tf.Qwen3MoeConfig(**SIZES, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
                                                     experts_implementation="eager", tie_word_embeddings=False))
 
 
+LINEARS = [f"{x}_proj" for x in ("q", "k", "v", "o", "gate", "up", "down")]
 # name, model, lora_target of croll, rank, alpha (None: 2 x rank), rslora; arguments of LoraConfig where they are others than that target
 CASES = [("llama list", llama, "q_proj,v_proj,down_proj", 4, 8.0, False, {}),
          ("qwen2 all-linear", qwen2, "all-linear", 3, None, False, {}),
@@ -51,20 +58,29 @@ CASES = [("llama list", llama, "q_proj,v_proj,down_proj", 4, 8.0, False, {}),
          ("qwen3_moe list", qwen3_moe, "k_proj,gate_proj,up_proj", 2, 5.0, True, {}),
          ("qwen3_moe parameters", qwen3_moe, "q_proj,experts.gate_up_proj,experts.down_proj", 3, 6.0, False,
           dict(target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
-         ("qwen3_vl list", v.qwen3_vl, "q_proj,o_proj,gate_proj,up_proj,down_proj", 3, 6.0, False, {})]
+         ("qwen3_vl list", v.qwen3_vl, "q_proj,o_proj,gate_proj,up_proj,down_proj", 3, 6.0, False, {}),
+         ("llama embedding", llama, "embed_tokens,q_proj", 3, 5.0, True, {}),
+         ("gemma3 embedding", gemma3, "all-linear,all-embedding", 2, None, False, dict(target_modules=LINEARS + ["embed_tokens"])),
+         ("qwen2 saved", qwen2, "q_proj,v_proj", 2, 3.0, False,
+          dict(target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head", "embed_tokens", "norm", "layers.1.mlp"])),
+         ("qwen3_moe saved", qwen3_moe, "k_proj,embed_tokens", 2, 3.0, False,
+          dict(target_modules=["k_proj", "embed_tokens"], modules_to_save=["mlp.gate", "k_norm", "o_proj"]))]
 
 
 def views(model):
-    """(croll's name, what it has of a parameter): the experts of a layer one by one."""
+    """(croll's name, what it has of a parameter): the experts of a layer one by one, A of an embedding transposed."""
     modules = dict(model.named_modules())
     for name, p in model.named_parameters():
         if not p.requires_grad:
+            continue
+        if ".modules_to_save." in name:
+            yield name.removeprefix("base_model.model.").replace(".modules_to_save.default", ""), p, lambda x: x
             continue
         path, _, factor = name.removesuffix(".weight").removesuffix(".default").rpartition(".")
         short, wrapper = path.removeprefix("base_model.model.").replace(".base_layer", ""), modules[path]
         num = getattr(wrapper, "num_experts", 1)
         if num == 1:
-            yield f"{short}.{factor}.weight", p, lambda x: x
+            yield f"{short}.{factor}.weight", p, (lambda x: x.T) if factor == "lora_embedding_A" else lambda x: x
             continue
         rank, is_wide = p.shape[0 if factor == "lora_A" else 1] // num, wrapper.parameter_name == "gate_up_proj"
         for e in range(num):
@@ -85,6 +101,8 @@ def adapted(make, target, rank, alpha, rslora, told={}):
         **(told or dict(target_modules=target if is_text else target.split(",")))))
     for name, p, view in views(model):
         part = view(p.data)
+        if "lora_" not in name:
+            continue
         x = noise(name, part.numel()) * 0.6 / part.shape[1] ** 0.5
         part.copy_(torch.tensor(x.astype("float32").astype("float64")).reshape(part.shape))
     return model.eval().double()
@@ -124,7 +142,8 @@ def case(name, make, *spec):
     config = {k: x for k, x in json.loads(model.config.to_json_string(use_diff=False)).items() if x is not None and "label" not in k}
     return dict(name=name, config=config, own=float(np.abs(single - out).max()), own_grad=worst(grads32, grads),
                 own_after=float(np.abs(after32 - after).max()), own_trained=worst(trained32, trained),
-                adapters=dict(target=spec[0], rank=spec[1], alpha=2 * spec[1] if spec[2] is None else spec[2], use_rslora=spec[3]),
+                adapters=dict(target=spec[0], rank=spec[1], alpha=2 * spec[1] if spec[2] is None else spec[2], use_rslora=spec[3],
+                              saved=",".join(spec[4].get("modules_to_save", []))),
                 out=out.tolist(), after=after.tolist(), adam=dict(ADAM, steps=STEPS),
                 grad={n: t.projections(n, g) for n, g in grads.items()}, trained={n: t.projections(n, x) for n, x in trained.items()})
 

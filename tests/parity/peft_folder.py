@@ -3,11 +3,11 @@
     python tests/parity/peft_folder.py tests/parity                       (PEFT 0.21, Transformers 5.24 and PyTorch, on the CPU)
     python tests/parity/peft_folder.py --check FOLDER                     FOLDER: written by `unit_models_peft FOLDER`
 
-tests/parity/peft, peft_moe: adapter_config.json and adapter_model.safetensors as save_pretrained makes them of a tiny Qwen2 and
-of a Qwen3-MoE with adapters of experts and routers, and model.json, its config.json with the log-probs of PEFT in float64.
+tests/parity/peft, peft_moe, peft_words: adapter_config.json and adapter_model.safetensors as save_pretrained makes them of a tiny Qwen2,
+of a Qwen3-MoE with adapters of experts and routers, and of a Qwen3 with one of its embedding and modules_to_save, and model.json, its config.json with the log-probs of PEFT in float64.
 peft_older: an adapter of that Qwen3-MoE with a tensor for each expert, as older PEFT had them; the log-probs are those of PEFT
 0.21, which converts it. Weights are `noise`, as in text_models.py.
---check: PEFT loads FOLDER/ADAPTER on FOLDER/base (base_moe for ADAPTER moe*); no key may be missing or unexpected, and its log-probs must be those of
+--check: PEFT loads FOLDER/ADAPTER on FOLDER/base (base_moe for ADAPTER moe*, base_words for words*); no key may be missing or unexpected, and its log-probs must be those of
 FOLDER/ADAPTER/log_probs.json to 1e-5."""
 import json, pathlib, sys, tempfile
 
@@ -41,7 +41,7 @@ def write(folder, make, *spec):
     model = lora.adapted(make, *spec)
     for name, p in model.named_parameters():
         if p.requires_grad:
-            p.data = p.data.float()
+            p.data = p.data.float() * (1.25 if "modules_to_save" in name else 1)
     with tempfile.TemporaryDirectory() as tmp:
         model.save_pretrained(tmp)
         for name in "adapter_config.json", "adapter_model.safetensors":
@@ -70,13 +70,13 @@ def check(folder):
     for adapter in sorted(folder.glob("*/adapter_config.json")):
         is_moe = adapter.parent.name.startswith("moe")
         how = dict(dtype=torch.float32, attn_implementation="eager") | (dict(experts_implementation="eager") if is_moe else {})
-        of = folder / ("base_moe" if is_moe else "base")
+        of = folder / ("base_moe" if is_moe else "base_words" if adapter.parent.name.startswith("words") else "base")
         base = tf.AutoModelForCausalLM.from_pretrained(of, **how)
         config = peft.LoraConfig.from_pretrained(adapter.parent)
         config.inference_mode = False
         model = peft.get_peft_model(base, config)
         result = peft.set_peft_model_state_dict(model, safetensors.torch.load_file(adapter.parent / "adapter_model.safetensors"))
-        missing = [k for k in result.missing_keys if "lora_" in k]
+        missing = [k for k in result.missing_keys if "lora_" in k or "modules_to_save" in k]
         model = peft.PeftModel.from_pretrained(
             tf.AutoModelForCausalLM.from_pretrained(of, **how), adapter.parent)
         got, want = log_probs(model.eval().double()), json.loads((adapter.parent / "log_probs.json").read_text())
@@ -93,4 +93,6 @@ if __name__ == "__main__":
         to = pathlib.Path(sys.argv[1])
         write(to / "peft", qwen2, "q_proj,layers.1.mlp.down_proj,v_proj", 2, 3.0, True)
         write(to / "peft_moe", lora.qwen3_moe, "all-linear", 2, 3.0, False)
+        write(to / "peft_words", lora.qwen3(False), "q_proj,embed_tokens", 3, 4.0, False,
+              dict(target_modules=["q_proj", "embed_tokens"], modules_to_save=["lm_head", "norm"]))
         write_older(to / "peft_older", lora.qwen3_moe, 2)

@@ -89,7 +89,7 @@ static void show_worker(cr_buf *out, const cr_worker_config *w)
     SHOW(w->name), SHOW(w->model_path), SHOW(w->dtype), SHOW(w->master_dtype);
     SHOW(w->reduce_dtype), SHOW(w->freeze_module_prefix), SHOW(w->stage);
     SHOW(w->lora.target), SHOW(w->lora.rank), SHOW(w->lora.alpha), SHOW(w->lora.use_rslora);
-    SHOW(w->lora.folder), SHOW(w->lora.dropout);
+    SHOW(w->lora.folder), SHOW(w->lora.dropout), SHOW(w->lora.saved);
     SHOW(w->should_recompute), SHOW(w->moe_aux_loss_coef), SHOW(w->infer_batch_size);
     show_training(out, &w->training);
     show_texts(out, w->data.file_names, w->data.num_file_names);
@@ -365,6 +365,7 @@ static const struct {
     {"model_args", "use_rslora", "true", {"actor_train.model_args.lora_target=q_proj"}},
     {"model_args", "adapter_name_or_path", "folder", {NULL}},
     {"model_args", "lora_dropout", "0.1", {"actor_train.model_args.lora_target=q_proj"}},
+    {"model_args", "additional_target", "norm", {"actor_train.model_args.lora_target=q_proj"}},
     {"training_args", "per_device_train_batch_size", "2", {NULL}},
     {"training_args", "gradient_accumulation_steps", "2", {NULL}},
     {"training_args", "warmup_ratio", "0.5", {NULL}},

@@ -23,11 +23,12 @@ static const char dense[] = "{\"model_type\":\"qwen3\"," REST,
 enum { ADAPTERS = 2, REQUESTS = 15, SAMPLES = 2, PREFIX = 130 };
 static int num_requests = REQUESTS;
 
-/* Beside the one of all Linears one of another rank, scale and choice of Linears. */
+/* Beside the one of all Linears and the table of words one of another rank, scale and choice of Linears. */
 static cr_adapter_options options_of(int adapter)
 {
-    return adapter == 0 ? (cr_adapter_options){.target = "v_proj,o_proj", .rank = 5, .alpha = 20}
-                        : (cr_adapter_options){.target = "all-linear", .rank = 3, .alpha = 6};
+    return adapter == 0
+               ? (cr_adapter_options){.target = "v_proj,o_proj", .rank = 5, .alpha = 20}
+               : (cr_adapter_options){.target = "all-linear,all-embedding", .rank = 3, .alpha = 6};
 }
 
 /* The values of this adapter, whatever its number in the model is. */

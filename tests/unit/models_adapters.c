@@ -1,5 +1,6 @@
-/* models_adapters.c -- LoRA: log-probs, gradients of every A and B and 20 steps of AdamW against PEFT (lora.json, by
- * tests/parity/lora.py); first values; which Linears a target takes; dropout; with adapters off, the bits of a model without them.
+/* models_adapters.c -- LoRA: log-probs, gradients of every A and B and of modules in full beside them, and 20 steps of AdamW against
+ * PEFT (lora.json, by tests/parity/lora.py); first values; which modules a target takes; dropout; with adapters off, the bits of a model without
+ * them.
  * // also on far
  * // also on cuda
  */
@@ -16,12 +17,14 @@ static const char *path =
 static cr_model_options options_of(const json_t *c)
 {
     const json_t *a = json_object_get(c, "adapters");
+    const char *saved = json_string_value(json_object_get(a, "saved"));
 
     return (cr_model_options){
         .adapters = {.target = json_string_value(json_object_get(a, "target")),
                      .rank = json_integer_value(json_object_get(a, "rank")),
                      .alpha = json_number_value(json_object_get(a, "alpha")),
-                     .use_rslora = json_is_true(json_object_get(a, "use_rslora"))}};
+                     .use_rslora = json_is_true(json_object_get(a, "use_rslora")),
+                     .saved = saved && *saved ? saved : NULL}};
 }
 
 static double number(const json_t *c, const char *key)
@@ -141,7 +144,7 @@ static void numbers_of_peft(void **state)
         assert_int_equal(num, json_object_size(json_object_get(c, "grad")));
         model_bench_close(&b);
     }
-    assert_int_equal(at, 9);
+    assert_int_equal(at, 13);
     json_decref(all);
 }
 
@@ -158,15 +161,27 @@ static void run(const model_bench *b, const cr_pass *like, float *log_prob)
     must(cr_model_forward(b->model, &pass, &out, &err), &err);
 }
 
-/* Off, and on with B zero: the bits without adapters; in 16 bits near the numbers in 32. */
-static void bits_of_the_base(void **state)
+/* Parameters with this in their names, or modules in full (NULL): their values times a factor. */
+static void fill_like(const model_bench *b, const char *name, double factor)
+{
+    for (size_t i = 0; i < b->model->num_params; i++) {
+        const cr_param *p = b->model->params[i];
+        float *values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
+        for (int64_t e = 0; e < p->num_elems; e++)
+            values[e] = (float)((double)value_of(p, e) * factor);
+        if (name ? strstr(p->name, name) != NULL : p->is_adapter && !p->is_added)
+            model_bench_fill(b, p, values);
+        cr_free(values);
+    }
+}
+
+/* Off, and on with B (of the table of words, A) zero: the bits without adapters; in 16 bits near the numbers in 32. What is trained in full
+ * has other values, and with adapters off those that it had. */
+static void check_bits(const json_t *c, const cr_model_options *options)
 {
     static const cr_dtype dtypes[] = {CR_F32, CR_BF16};
-    json_t *all = read_cases(path), *c = json_array_get(all, 1);
-    const cr_model_options options = options_of(c);
     float wide[MAX_TOKENS] = {0};
 
-    (void)state;
     for (int d = 0; d < 2; d++) {
         float base[MAX_TOKENS] = {0}, off[MAX_TOKENS] = {0}, on[MAX_TOKENS] = {0};
         cr_pass pass = {.dtype = dtypes[d]};
@@ -175,7 +190,8 @@ static void bits_of_the_base(void **state)
         open_bench(c, NULL, dtypes[d], &b);
         run(&b, &pass, base);
         model_bench_close(&b);
-        open_bench(c, &options, dtypes[d], &b);
+        open_bench(c, options, dtypes[d], &b);
+        fill_like(&b, NULL, 1.25);
         run(&b, &pass, on);
         assert_memory_not_equal(base, on, sizeof on);
         if (d == 0) memcpy(wide, on, sizeof on);
@@ -186,16 +202,41 @@ static void bits_of_the_base(void **state)
         run(&b, &pass, off);
         assert_memory_equal(base, off, sizeof off);
         pass.adapter = 0;
-        for (size_t i = 0; i < b.model->num_params; i++) {
-            const cr_param *p = b.model->params[i];
-            float *zeros = CR_NEW_ARRAY(float, (size_t)p->num_elems);
-            if (strstr(p->name, "lora_B")) model_bench_fill(&b, p, zeros);
-            cr_free(zeros);
-        }
+        fill_like(&b, "lora_B", 0);
+        fill_like(&b, "lora_embedding_A", 0);
+        fill_like(&b, NULL, 1);
         run(&b, &pass, on);
         assert_memory_equal(base, on, sizeof on);
         model_bench_close(&b);
     }
+}
+
+static void bits_of_the_base(void **state)
+{
+    static const cr_model_options words = {.adapters = {.target = "all-linear,all-embedding",
+                                                        .rank = 3,
+                                                        .alpha = 5,
+                                                        .saved = "lm_head,norm,layers.1.mlp",
+                                                        .keeps_originals = true}},
+                                  table = {.adapters = {.target = "q_proj,v_proj",
+                                                        .rank = 3,
+                                                        .alpha = 5,
+                                                        .saved =
+                                                            "embed_tokens,k_proj,q_norm,k_norm",
+                                                        .keeps_originals = true}},
+                                  router = {.adapters = {.target = "all-linear",
+                                                         .rank = 3,
+                                                         .alpha = 5,
+                                                         .saved = "mlp.gate",
+                                                         .keeps_originals = true}};
+    json_t *all = read_cases(path), *c = json_array_get(all, 1);
+    const cr_model_options options = options_of(c);
+
+    (void)state;
+    check_bits(c, &options);
+    check_bits(c, &words);
+    check_bits(find_case(all, "qwen3 untied"), &table);
+    check_bits(find_case(all, "qwen3_moe all"), &router);
     json_decref(all);
 }
 
@@ -334,6 +375,7 @@ static void dropout(void **state)
     "\"hidden_size\":64,\"intermediate_size\":96,\"num_attention_heads\":4,\"vocab_size\":97," \
     "\"num_key_value_heads\":4,\"head_dim\":16,\"num_hidden_layers\":2}"
 static const char qwen3[] = "{\"model_type\":\"qwen3\"," SIZES;
+static const char tied[] = "{\"model_type\":\"qwen3\",\"tie_word_embeddings\":true," SIZES;
 static const char moe[] = "{\"model_type\":\"qwen3_moe\",\"num_experts\":4,"
                           "\"moe_intermediate_size\":8,\"num_experts_per_tok\":2," SIZES;
 
@@ -380,6 +422,45 @@ static void first_values(void **state)
     cr_model_free(model);
 }
 
+/* Of the table of words: A is zero, B normal with a deviation of 1. What is kept of a trained module begins as it does. */
+static void first_values_of_words(void **state)
+{
+    enum { RANK = 4, COLS = 64 };
+    const cr_model_options options = {.adapters = {.target = "all-embedding",
+                                                   .rank = RANK,
+                                                   .alpha = 8,
+                                                   .saved = "lm_head",
+                                                   .keeps_originals = true}};
+    const cr_param *a, *b;
+    float x[RANK * COLS], y[RANK * COLS];
+    double sum = 0, squares = 0;
+    cr_model *model;
+    cr_err err = {0};
+
+    (void)state;
+    must(build_model_with(qwen3, &options, &model, &err), &err);
+    a = cr_model_find_param(model, "model.embed_tokens.lora_embedding_A.weight");
+    b = cr_model_find_param(model, "model.embed_tokens.lora_embedding_B.weight");
+    assert_true(a->shape[0] == 97 && a->shape[1] == RANK && b->shape[0] == COLS);
+    assert_string_equal(a->file_name, "model.embed_tokens.lora_embedding_A");
+    assert_string_equal(b->file_name, "model.embed_tokens.lora_embedding_B");
+    cr_param_init(model, a, 1, 0, RANK * COLS, x);
+    for (int i = 0; i < RANK * COLS; i++)
+        assert_true(x[i] == 0);
+    cr_param_init(model, b, 1, 0, RANK * COLS, x);
+    for (int i = 0; i < RANK * COLS; i++) {
+        sum += (double)x[i];
+        squares += (double)x[i] * (double)x[i];
+    }
+    check_near(sum / (RANK * COLS), 0, 0.2);
+    check_near(squares / (RANK * COLS), 1, 0.3);
+    cr_param_init(model, cr_model_find_param(model, "lm_head.weight"), 1, 0, RANK * COLS, x);
+    cr_param_init(model, cr_model_find_param(model, "lm_head.original_module.weight"), 1, 0,
+                  RANK * COLS, y);
+    assert_memory_equal(x, y, sizeof x);
+    cr_model_free(model);
+}
+
 static void targets(void **state)
 {
     static const struct {
@@ -397,10 +478,18 @@ static void targets(void **state)
         {qwen3, "proj", "target 'proj' matches no Linear", 0},
         {qwen3, "q_proj,k_prj", "target 'k_prj' matches no Linear of the model (is it 'k_proj'?)",
          0},
-        {qwen3, "lm_head", "matches no Linear", 0},
-        {qwen3, "embed_tokens", "matches no Linear", 0},
+        {qwen3, "lm_head", "adapters of lm_head are not available", 0},
+        {qwen3, "model\\..*|lm_head", "adapters of lm_head are not available", 0},
         {qwen3, "q_proj,", "target '' matches no Linear", 0},
         {qwen3, "(q_proj", "parenthesis", 0},
+        {qwen3, "embed_tokens", NULL, 1},
+        {qwen3, "all-embedding", NULL, 1},
+        {qwen3, "model.embed_tokens,all-embedding,q_proj", NULL, 3},
+        {qwen3, "model\\..*(embed_tokens|up_proj)", NULL, 3},
+        {qwen3, "embed_token", "(is it 'embed_tokens'?)", 0},
+        {tied, "all-linear", NULL, 14},
+        {tied, "embed_tokens", "target 'embed_tokens': qwen3 has tied word embeddings", 0},
+        {tied, "all-embedding", "qwen3 has tied word embeddings", 0},
         {moe, "q_proj,o_proj", NULL, 4},
         {moe, "all-linear", NULL, 2 * (4 + 4 * 2)},
         {moe, "all-router", NULL, 2},
@@ -429,9 +518,71 @@ static void targets(void **state)
             continue;
         }
         for (size_t k = 0; k < model->num_params; k++)
-            num += strstr(model->params[k]->name, ".lora_A.weight") != NULL;
+            num += strstr(model->params[k]->name, "_A.weight") != NULL;
         if (cases[i].sentence || num != cases[i].num)
             fail_msg("%s: %zu adapters", cases[i].target, num);
+        cr_model_free(model);
+    }
+}
+
+/* What is trained in full, and each of its parameters has its original. num: of those parameters. */
+static void trained_in_full(void **state)
+{
+    static const struct {
+        const char *config, *target, *saved, *sentence; /* sentence NULL: num of them */
+        size_t num;
+    } cases[] = {
+        {qwen3, "q_proj", "lm_head", NULL, 1},
+        {qwen3, "q_proj", "lm_head, model.embed_tokens", NULL, 2},
+        {qwen3, "q_proj", "model.norm", NULL, 1},
+        {qwen3, "q_proj", "norm", NULL, 1 + 2 * 4}, /* all that end so, as PEFT has it */
+        {qwen3, "q_proj", "mlp", NULL, 2 * 3},
+        {qwen3, "all-linear", "layers.1.mlp,down_proj", NULL, 3 + 1},
+        {qwen3, "q_proj", "lm_haed", "additional_target 'lm_haed' matches no module", 0},
+        {qwen3, "q_proj", "lm_haed", "(is it 'lm_head'?)", 0},
+        {qwen3, "q_proj", "lm_head,", "additional_target '' matches no module", 0},
+        {qwen3, "q_proj", "act_fn", "matches no module of the model that has parameters", 0},
+        {qwen3, "q_proj", "proj", "additional_target 'proj' is a part of a name", 0},
+        {tied, "q_proj", "norm", NULL, 1 + 2 * 4},
+        {tied, "q_proj", "lm_head", "additional_target 'lm_head': qwen3 has tied word embeddings",
+         0},
+        {tied, "q_proj", "embed_tokens", "qwen3 has tied word embeddings", 0},
+        {moe, "all-linear,all-router", "gate", NULL, 2},
+        {moe, "q_proj", "experts",
+         "experts (model.layers.0.mlp.experts.0.gate_proj) are not trained in full", 0},
+        {moe, "q_proj", "mlp", "are not trained in full beside", 0},
+        {qwen2_5_vl, "q_proj", "language_model.norm", NULL, 1},
+        {qwen2_5_vl, "q_proj", "mlp", "vision towers are not trained beside adapters", 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const cr_model_options options = {.adapters = {.target = cases[i].target,
+                                                       .rank = 4,
+                                                       .alpha = 8,
+                                                       .saved = cases[i].saved,
+                                                       .keeps_originals = true}};
+        size_t num = 0, num_copies = 0;
+        bool is_last = true; /* copies come last */
+        cr_err err = {0};
+        cr_model *model;
+        if (build_model_with(cases[i].config, &options, &model, &err) != CR_OK) {
+            if (!cases[i].sentence || !strstr(err.msg, cases[i].sentence))
+                fail_msg("%s: %s", cases[i].saved, err.msg);
+            continue;
+        }
+        for (size_t k = 0; k < model->num_params; k++) {
+            const cr_param *p = model->params[k];
+            const bool is_full = p->is_adapter && !p->is_added;
+            num += is_full;
+            num_copies += p->copy_of != NULL;
+            assert_true(p->is_trainable == p->is_adapter);
+            assert_true(!p->copy_of ||
+                        (p->copy_of->is_trainable && p->num_elems == p->copy_of->num_elems));
+            is_last = is_last && (!p->copy_of == (k < model->num_params - cases[i].num));
+        }
+        if (cases[i].sentence || num != cases[i].num || num_copies != num || !is_last)
+            fail_msg("%s: %zu, and %zu originals", cases[i].saved, num, num_copies);
         cr_model_free(model);
     }
 }
@@ -452,6 +603,11 @@ static void names_for_peft(void **state)
     assert_string_equal(model->adapters->modules, "model.language_model.layers.0.mlp.gate_proj,"
                                                   "model.language_model.layers.1.mlp.gate_proj");
     assert_null(model->adapters->parameters);
+    cr_model_free(model);
+    model = open_adapted(qwen3, "q_proj,all-embedding");
+    assert_string_equal(model->adapters->modules,
+                        "model.embed_tokens,model.layers.0.self_attn.q_proj,"
+                        "model.layers.1.self_attn.q_proj");
     cr_model_free(model);
     model = open_adapted(qwen3, "q_proj");
     assert_null(model->adapters->modules);
@@ -491,6 +647,45 @@ static void units(void **state)
     }
 }
 
+/* A, B and originals are in the unit of what has them; an original is frozen, and what is trained in full is not. */
+static void units_of_words(void **state)
+{
+    static const char *const classes[] = {"Embedding", "Qwen3RMSNorm", "Linear"};
+    static const cr_wrap_policy policies[] = {
+        {0},
+        {.classes = classes, .num_classes = 3, .is_nested = true},
+        {.should_wrap_embeddings = true, .should_wrap_lm_output = true},
+        {.is_nested = true, .min_elems = 50},
+    };
+    const cr_model_options options = {.adapters = {.target = "q_proj,all-embedding",
+                                                   .rank = 4,
+                                                   .alpha = 8,
+                                                   .saved = "lm_head,norm",
+                                                   .keeps_originals = true}};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(policies); i++) {
+        cr_err err = {0};
+        cr_model *model;
+        cr_units u;
+        must(build_model_with(qwen3, &options, &model, &err), &err);
+        must(cr_units_build(model, &policies[i], 2, &u, &err), &err);
+        for (size_t k = 0; k < u.num; k++) {
+            const cr_unit *unit = &u.unit[k];
+            assert_null(strstr(unit->name, "lora_"));
+            assert_null(strstr(unit->name, "original"));
+            for (size_t n = 0; n < unit->trained.num_params; n++)
+                assert_true(unit->trained.params[n]->is_adapter);
+            for (size_t n = 0; n < unit->frozen.num_params; n++)
+                assert_false(unit->frozen.params[n]->is_adapter);
+        }
+        assert_int_equal(u.num_trained,
+                         4 * (97 + 64) + 97 * 64 + 64 + 2 * (4 * (64 + 64) + 2 * 64 + 2 * 16));
+        cr_units_free(&u);
+        cr_model_free(model);
+    }
+}
+
 /* A that two Linears of an expert have is in no unit of its own: they run while their expert's is there. */
 static void units_of_experts(void **state)
 {
@@ -511,15 +706,12 @@ static void units_of_experts(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_peft),
-        cmocka_unit_test(bits_of_the_base),
-        cmocka_unit_test(first_values),
-        cmocka_unit_test(targets),
-        cmocka_unit_test(units),
-        cmocka_unit_test(names_for_peft),
-        cmocka_unit_test(units_of_experts),
-        cmocka_unit_test(kept_elements),
-        cmocka_unit_test(dropout),
+        cmocka_unit_test(numbers_of_peft), cmocka_unit_test(bits_of_the_base),
+        cmocka_unit_test(first_values),    cmocka_unit_test(first_values_of_words),
+        cmocka_unit_test(targets),         cmocka_unit_test(trained_in_full),
+        cmocka_unit_test(units),           cmocka_unit_test(names_for_peft),
+        cmocka_unit_test(units_of_words),  cmocka_unit_test(units_of_experts),
+        cmocka_unit_test(kept_elements),   cmocka_unit_test(dropout),
     };
 
     if (argc == 2) path = argv[1];

@@ -53,6 +53,12 @@ static float store(cr_dtype dtype, float value, double *stored)
     return value;
 }
 
+/* What is trained in full has moved. */
+static float trained_value(const cr_param *p, int64_t e)
+{
+    return value_of(p, e) * (p->is_adapter && !p->is_added ? 1.25f : 1);
+}
+
 static void put_elements(cr_tensor_writer *writer, const cr_param *p, size_t tensor, cr_dtype dtype)
 {
     cr_err err = {0};
@@ -62,7 +68,7 @@ static void put_elements(cr_tensor_writer *writer, const cr_param *p, size_t ten
         int64_t row = e / p->shape[1], col = e % p->shape[1],
                 at = s ? s->first + row * s->row_step + col * s->col_step : e;
         double stored;
-        store(dtype, value_of(p, e), &stored);
+        store(dtype, trained_value(p, e), &stored);
         must(cr_tensor_writer_put(writer, tensor, at, at + 1, &stored, &err), &err);
     }
 }
@@ -83,7 +89,7 @@ static void write_tensors(const char *path, const cr_model *model, bool is_adapt
         char *name;
         size_t at = 0;
         if (p->is_adapter != is_adapter) continue;
-        name = is_adapter ? cr_peft_tensor_name(s ? s->tensor : p->name) : cr_strdup(p->name);
+        name = is_adapter ? cr_peft_tensor_name(s ? s->tensor : p->file_name) : cr_strdup(p->name);
         while (at < num_tensors && strcmp(names[at], name) != 0)
             at++;
         tensor[num] = at;
@@ -109,6 +115,30 @@ static void write_tensors(const char *path, const cr_model *model, bool is_adapt
     cr_free(of);
     cr_free(names);
     cr_free(tensor);
+}
+
+static const struct {
+    const char *prefix, *golden, *base; /* of the names of adapters that tests write */
+} bases[] = {{"moe", "tests/parity/peft_moe", "base_moe"},
+             {"words", "tests/parity/peft_words", "base_words"},
+             {"", of_peft, "base"}};
+
+static const char *base_of(const char *golden)
+{
+    size_t i = 0;
+
+    while (bases[i].prefix[0] && strcmp(bases[i].golden, golden) != 0)
+        i++;
+    return bases[i].base;
+}
+
+static void choose_base(const char *adapter)
+{
+    size_t i = 0;
+
+    while (strncmp(adapter, bases[i].prefix, strlen(bases[i].prefix)) != 0)
+        i++;
+    golden_of = bases[i].golden;
 }
 
 static cr_model *build(const cr_adapter_options *adapters)
@@ -168,7 +198,7 @@ static cr_status open_files(const char *adapter, const char *beside, model_bench
     const cr_adapter_options other = {.folder = beside, .dropout = -1};
     const cr_model_options options = {
         .adapters = {.folder = adapter, .dropout = -1, .next = beside ? &other : NULL}};
-    char *base = path_of(golden_of == of_peft ? "base" : "base_moe");
+    char *base = path_of(base_of(golden_of));
 
     *b = (model_bench){0};
     CR_TRY_GOTO(out, cr_model_open_with(base, &options, &b->model, err));
@@ -241,19 +271,23 @@ static void numbers_of_peft(void **state)
     json_decref(golden);
 }
 
-/* Of experts and routers: as PEFT 0.21 saves them, and as older PEFT did. */
-static void experts_of_peft(void **state)
+/* Of experts and routers: as PEFT 0.21 saves them, and as older PEFT did; of an embedding and modules_to_save, with PEFT's table of the
+ * base. */
+static void other_folders_of_peft(void **state)
 {
-    static const char *const folders[] = {"tests/parity/peft_moe", "tests/parity/peft_older"};
+    static const struct {
+        const char *folder, *base;
+    } cases[] = {{"tests/parity/peft_moe", "moe"},
+                 {"tests/parity/peft_older", "moe"},
+                 {"tests/parity/peft_words", "words"}};
 
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        json_t *golden, *want;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        json_t *golden = read_json(cases[i].folder, "model.json"),
+               *want = json_object_get(golden, "log_probs");
         float log_probs[MAX_TOKENS];
-        golden_of = folders[i];
-        golden = read_json(golden_of, "model.json");
-        want = json_object_get(golden, "log_probs");
-        run_folder(golden_of, log_probs);
+        choose_base(cases[i].base);
+        run_folder(cases[i].folder, log_probs);
         for (size_t t = 0; t < json_array_size(want); t++)
             check_near(log_probs[t], json_number_value(json_array_get(want, t)), 1e-5);
         json_decref(golden);
@@ -264,27 +298,58 @@ static void experts_of_peft(void **state)
 /* Two adapters of a model: each has the bits that it has alone. */
 static void beside_each_other(void **state)
 {
-    static const char *const folders[][2] = {{"tests/parity/peft_moe", "tests/parity/peft_older"},
-                                             {"tests/parity/peft", "some"}};
-    const cr_adapter_options some = {"all-linear", 3, 16};
+    static const struct {
+        const char *base, *folder, *other; /* other NULL: one that is written here */
+        cr_adapter_options o;
+    } cases[] = {
+        {"moe", "tests/parity/peft_moe", "tests/parity/peft_older", {0}},
+        {"", of_peft, NULL, {"all-linear", 3, 16}},
+        {"words", NULL, NULL, {"all-embedding,k_proj", 3, 16}},
+    };
 
     (void)state;
-    write_adapter("some", &some, CR_F32);
-    for (int i = 0; i < 2; i++) {
-        char *other = i ? path_of("some") : cr_strdup(folders[i][1]);
-        const char *const names[] = {folders[i][0], other};
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        char *some = path_of("some"), *other = path_of("other");
+        const char *const names[] = {cases[i].folder ? cases[i].folder : some,
+                                     cases[i].other ? cases[i].other : other};
+        choose_base(cases[i].base);
+        if (!cases[i].folder)
+            write_adapter("some", &(cr_adapter_options){"embed_tokens,v_proj", 2, 3}, CR_F32);
+        if (!cases[i].other) write_adapter("other", &cases[i].o, CR_F32);
         for (int at = 0; at < 4; at++) { /* in either order */
             float want[MAX_TOKENS], got[MAX_TOKENS];
             int first = at / 2;
             size_t num;
-            if (i == 0) golden_of = names[0];
             num = run_folder(names[(at + first) % 2], want);
             run_beside(names[first], names[!first], at % 2, got);
             assert_memory_equal(got, want, num * sizeof *got);
         }
         golden_of = of_peft;
+        cr_free(some);
         cr_free(other);
     }
+}
+
+/* One with modules in full is alone. */
+static void full_beside_another(void **state)
+{
+    static const char *const full = "tests/parity/peft_words";
+    const cr_adapter_options o = {"q_proj", 2, 3};
+    char *other = path_of("other");
+
+    (void)state;
+    choose_base("words");
+    write_adapter("other", &o, CR_F32);
+    for (int at = 0; at < 2; at++) {
+        cr_err err = {0};
+        model_bench b;
+        assert_int_equal(open_files(at ? other : full, at ? full : other, &b, &err), CR_EABSENT);
+        if (!strstr(err.msg, "peft_words: an adapter with modules in full (modules_to_save: "))
+            fail_msg("%s", err.msg);
+        cr_model_free(b.model);
+    }
+    golden_of = of_peft;
+    cr_free(other);
 }
 
 static const struct {
@@ -298,11 +363,23 @@ static const struct {
     {"moe", {"all-linear,all-router", 2, 6, false, NULL}},
     {"moe-experts", {"gate_proj,up_proj", 2, 6, true, NULL}},
     {"moe-parameters", {"q_proj,experts.gate_up_proj,down_proj", 3, 6, false, NULL}},
+    {"words-table", {"embed_tokens,o_proj", 3, 6, true, NULL}},
+    {"words-all", {"all-linear,all-embedding", 2, 6, false, NULL}},
+    {"words-saved",
+     {"q_proj,v_proj", 2, 6, false, NULL, .saved = "lm_head,embed_tokens,norm,layers.1.mlp"}},
+    {"words-both", {"all-embedding,k_proj", 2, 6, false, NULL, .saved = "lm_head"}},
 };
 
-static void choose_base(const char *adapter)
+static void set_trained_weights(const model_bench *b)
 {
-    golden_of = strncmp(adapter, "moe", 3) == 0 ? "tests/parity/peft_moe" : of_peft;
+    for (size_t i = 0; i < b->model->num_params; i++) {
+        const cr_param *p = b->model->params[i];
+        float *values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
+        for (int64_t e = 0; e < p->num_elems; e++)
+            values[e] = trained_value(p, e);
+        model_bench_fill(b, p, values);
+        cr_free(values);
+    }
 }
 
 /* What was written is read again, in the bits of the model that it was written from. */
@@ -332,7 +409,7 @@ static void round_trips(void **state)
         cr_free(base);
         run_folder(at, got);
         must(open_files(at, NULL, &b, &err), &err);
-        set_weights(&b);
+        set_trained_weights(&b);
         make_inputs(&in);
         pass = pass_of(&b, &in, &(cr_pass){.dtype = CR_F32});
         must(cr_model_forward(b.model, &pass, &out, &err), &err);
@@ -418,7 +495,12 @@ static void keys_that_are_refused(void **state)
         {"use_dora", "true", "use_dora is not available: let PEFT merge"},
         {"peft_type", "\"IA3\"", "peft_type is IA3, and only LORA is available"},
         {"peft_type", NULL, "peft_type is missing"},
-        {"modules_to_save", "[\"lm_head\"]", "modules_to_save is not available"},
+        {"modules_to_save", "[\"lm_head\"]", "additional_target 'lm_head': qwen2 has tied word"},
+        {"modules_to_save", "\"norm\"", "modules_to_save must be a list"},
+        {"modules_to_save", "[\"norm\"]",
+         "the adapter lacks 5 parameters of the model: model.layers.0.input_layernorm.weight, "},
+        {"target_modules", "[\"q_proj\", \"embed_tokens\"]",
+         "target 'embed_tokens': qwen2 has tied word embeddings"},
         {"rank_pattern", "{\"q_proj\": 4}", "rank_pattern is not available"},
         {"alpha_pattern", "{\"q_proj\": 4}", "alpha_pattern is not available"},
         {"rank_pattern", "{\".*\\\\.gate_up_proj\": 4}", "rank_pattern without alpha_pattern"},
@@ -533,20 +615,23 @@ static cr_tensors *open_tensors(const char *in)
     return tensors;
 }
 
-/* W + scale B A of float32 numbers, in float64. */
+/* W + scale B A of float32 numbers, in float64; of a table scale A B^T, of its A. */
 static double exact(const cr_module *m, cr_dtype dtype, int64_t row, int64_t col)
 {
     const cr_param *a = m->adapters->a->weight, *b = m->adapters->b->weight;
-    int64_t rank = b->shape[1], cols = a->shape[1];
+    int64_t rank = b->shape[1], cols = m->weight->shape[1];
     double stored, sum = 0;
 
     for (int64_t k = 0; k < rank; k++)
-        sum += (double)value_of(b, row * rank + k) * (double)value_of(a, k * cols + col);
+        sum += m->is_lookup
+                   ? (double)value_of(a, row * rank + k) * (double)value_of(b, col * rank + k)
+                   : (double)value_of(b, row * rank + k) * (double)value_of(a, k * cols + col);
     return (double)store(dtype, value_of(m->weight, row * cols + col), &stored) +
            (double)m->adapters->scale * sum;
 }
 
-/* Adapted weights are off by the rounding to their dtype and little more; all others have the bytes of the base. */
+/* Adapted weights are off by the rounding to their dtype and little more; what was trained in full is rounded once; all others have the bytes
+ * of the base. */
 static void check_merged(const char *base, const char *name, cr_dtype dtype,
                          const cr_adapter_options *o)
 {
@@ -562,6 +647,15 @@ static void check_merged(const char *base, const char *name, cr_dtype dtype,
         cr_free(module);
         assert_string_equal(t->dtype, old->dtype);
         assert_int_equal(t->num_bytes, old->num_bytes);
+        if (m && m->weight->is_adapter) {
+            for (int64_t e = 0; e < t->num_elems; e++) {
+                double stored;
+                float got;
+                must(cr_tensor_read_f32(t, e, e + 1, &got, &err), &err);
+                assert_true(got == store(dtype, trained_value(m->weight, e), &stored));
+            }
+            continue;
+        }
         if (!m || !m->adapters || strstr(t->name, ".bias")) {
             assert_memory_equal(t->data, old->data, t->num_bytes);
             continue;
@@ -579,11 +673,11 @@ static void check_merged(const char *base, const char *name, cr_dtype dtype,
     cr_tensors_close(after);
 }
 
-static void merged(void **state)
+/* golden_of, with the adapter `name`, whose base is `of` in float32: merged in both dtypes, and its log-probs. */
+static void check_merges(const char *of, const char *name, const cr_adapter_options *o)
 {
-    static const cr_adapter_options o = {"all-linear", 3, 5, false, NULL};
-    char *fp32 = path_of("base"), *bf16 = path_of("bf16"), *adapter = path_of("to_merge"),
-         *out = make_folder("merged"), *none = make_folder("none");
+    char *fp32 = path_of(of), *bf16 = path_of("bf16"), *adapter = path_of(name),
+         *out = make_folder("merged");
     float unmerged[MAX_TOKENS] = {0}, in_weights[MAX_TOKENS] = {0};
     cr_outputs outputs = {{in_weights}};
     cr_err err = {0};
@@ -592,13 +686,12 @@ static void merged(void **state)
     cr_pass pass;
     inputs in;
 
-    (void)state;
-    write_adapter("to_merge", &o, CR_F32);
+    write_adapter(name, o, CR_F32);
     write_base("bf16", CR_BF16);
     must(cr_adapter_merge(bf16, adapter, out, &err), &err);
-    check_merged("bf16", "merged", CR_BF16, &o);
+    check_merged("bf16", "merged", CR_BF16, o);
     must(cr_adapter_merge(fp32, adapter, out, &err), &err);
-    check_merged("base", "merged", CR_F32, &o);
+    check_merged(of, "merged", CR_F32, o);
     run_folder(adapter, unmerged);
     model = build(NULL);
     b.model = model;
@@ -612,20 +705,67 @@ static void merged(void **state)
     for (int t = 0; t < 21; t++)
         check_near((double)in_weights[t], (double)unmerged[t], 2e-5);
     model_bench_close(&b);
-    assert_int_equal(cr_adapter_merge(fp32, none, out, &err), CR_EFORMAT);
     cr_free(fp32);
     cr_free(bf16);
     cr_free(adapter);
     cr_free(out);
+}
+
+static void merged(void **state)
+{
+    static const cr_adapter_options o = {"all-linear", 3, 5, false, NULL},
+                                    words = {"all-linear,all-embedding", 3, 5, false, NULL,
+                                             .saved = "lm_head,norm"};
+    char *fp32 = path_of("base"), *out = make_folder("merged"), *none = make_folder("none");
+    cr_err err = {0};
+
+    (void)state;
+    check_merges("base", "to_merge", &o);
+    choose_base("words");
+    check_merges("base_words", "words_to_merge", &words);
+    golden_of = of_peft;
+    assert_int_equal(cr_adapter_merge(fp32, none, out, &err), CR_EFORMAT);
+    cr_free(fp32);
+    cr_free(out);
     cr_free(none);
+}
+
+/* PEFT saves the table beside its adapter: the one of another model is refused. */
+static void table_of_another_base(void **state)
+{
+    char *path = path_of("base_words/model.safetensors");
+    cr_buf file = {0};
+    cr_err err = {0};
+    uint64_t header;
+    json_t *json;
+    int64_t at;
+
+    (void)state;
+    choose_base("words");
+    must(cr_file_read(path, &file, &err), &err);
+    memcpy(&header, file.data, sizeof header);
+    json = json_loadb(file.data + 8, header, 0, NULL);
+    at = json_integer_value(json_array_get(
+        json_object_get(json_object_get(json, "model.embed_tokens.weight"), "data_offsets"), 1));
+    file.data[8 + (int64_t)header + at - 1] ^= 1;
+    must(cr_file_write_atomic(path, file.data, file.num_bytes, &err), &err);
+    check_refusal("tests/parity/peft_words",
+                  "tensor 'base_model.model.model.embed_tokens.base_layer.weight' is not "
+                  "model.embed_tokens.weight of the model");
+    file.data[8 + (int64_t)header + at - 1] ^= 1;
+    must(cr_file_write_atomic(path, file.data, file.num_bytes, &err), &err);
+    json_decref(json);
+    cr_buf_free(&file);
+    cr_free(path);
+    golden_of = of_peft;
 }
 
 static void write_bases(void)
 {
-    write_base("base", CR_F32);
-    golden_of = "tests/parity/peft_moe";
-    write_base("base_moe", CR_F32);
-    golden_of = of_peft;
+    for (size_t i = 0; i < CR_COUNT(bases); i++) {
+        golden_of = bases[i].golden;
+        write_base(bases[i].base, CR_F32);
+    }
 }
 
 /* For peft_folder.py --check. */
@@ -659,14 +799,16 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_peft),
-        cmocka_unit_test(experts_of_peft),
+        cmocka_unit_test(other_folders_of_peft),
         cmocka_unit_test(beside_each_other),
+        cmocka_unit_test(full_beside_another),
         cmocka_unit_test(round_trips),
         cmocka_unit_test(options_of_a_folder),
         cmocka_unit_test(dtypes),
         cmocka_unit_test(keys_that_are_refused),
         cmocka_unit_test(tensors_that_are_refused),
         cmocka_unit_test(merged),
+        cmocka_unit_test(table_of_another_base),
     };
 
     if (argc == 2) {
