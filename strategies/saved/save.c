@@ -126,13 +126,79 @@ static cr_status put_piece(struct cri_save *s, const piece *p, cr_err *err)
     return CR_OK;
 }
 
+/* Are no two of its elements beside each other in the file (B of an expert)? */
+static bool is_scattered(const piece *p)
+{
+    return p->stacked && p->stacked->stacked->row_step != 1 && p->stacked->stacked->col_step != 1;
+}
+
+/* Elements of a piece to their places in its tensor. */
+static cr_status scatter(const piece *p, char *tensor, bool *is_there, cr_err *err)
+{
+    const cr_stacked *of = p->stacked->stacked;
+    size_t from = cr_dtype_bytes(p->from), to = cr_dtype_bytes(p->to);
+    char *all = cr_alloc(p->num * from), *stored = cr_alloc(p->num * to);
+
+    if (cr_download(p->dev, all, p->data, p->num * from, err) == CR_OK) {
+        if (p->from != p->to) cr_cast_host(p->to, stored, p->from, all, p->num);
+        for (size_t i = 0; i < p->num; i++) {
+            int64_t e = p->first + (int64_t)i, cols = p->stacked->shape[1],
+                    at = of->first + e / cols * of->row_step + e % cols * of->col_step;
+            memcpy(tensor + (size_t)at * to, (p->from == p->to ? all : stored) + i * to, to);
+            is_there[at] = true;
+        }
+    }
+    cr_free(all);
+    cr_free(stored);
+    return err->status;
+}
+
+/* Pieces of one tensor: what they have beside each other there is written at once. */
+static cr_status put_scattered(struct cri_save *s, const piece *p, size_t num, cr_err *err)
+{
+    const cr_stacked *of = p->stacked->stacked;
+    size_t all = (size_t)(of->shape[0] * of->shape[1]), to = cr_dtype_bytes(p->to);
+    char *tensor = cr_alloc(all * to);
+    bool *is_there = CR_NEW_ARRAY(bool, all);
+
+    for (size_t i = 0; i < num && err->status == CR_OK; i++)
+        cr_note(scatter(&p[i], tensor, is_there, err));
+    for (size_t at = 0, end; at < all && err->status == CR_OK; at = end + 1) {
+        end = at;
+        while (end < all && is_there[end])
+            end++;
+        if (end > at)
+            cr_note(s->put(s->ctx, p->file, p->at + (int64_t)(at * to), tensor + at * to,
+                           (end - at) * to, err));
+    }
+    cr_free(tensor);
+    cr_free(is_there);
+    return err->status;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+
+    if (x->file != y->file) return x->file - y->file;
+    if (x->at != y->at) return x->at < y->at ? -1 : 1;
+    return (is_scattered(x) && !is_scattered(y)) - (!is_scattered(x) && is_scattered(y));
+}
+
 /* All that this rank has to write; the lead, the header of MODEL, too. */
 static cr_status put_all(struct cri_save *s, cr_err *err)
 {
     if (s->header.num_bytes)
         CR_TRY(s->put(s->ctx, CRI_FILE_MODEL, 0, s->header.data, s->header.num_bytes, err));
-    for (size_t i = 0; i < s->num_pieces; i++)
-        CR_TRY(put_piece(s, &s->pieces[i], err));
+    if (s->num_pieces) qsort(s->pieces, s->num_pieces, sizeof *s->pieces, by_place);
+    for (size_t i = 0, num; i < s->num_pieces; i += num) {
+        const piece *p = &s->pieces[i];
+        num = 1;
+        while (is_scattered(p) && i + num < s->num_pieces && p[num].file == p->file &&
+               p[num].at == p->at)
+            num++;
+        CR_TRY(is_scattered(p) ? put_scattered(s, p, num, err) : put_piece(s, p, err));
+    }
     return CR_OK;
 }
 

@@ -28,6 +28,36 @@ saved=$tmp/one/checkpoint-1/actor_train
 for name in mlp.experts.base_layer.lora_A mlp.experts.base_layer.lora_B mlp.experts.lora_A mlp.experts.lora_B mlp.gate.lora_A; do
     grep -q "base_model.model.model.layers.0.$name.weight" $tmp/tensors || fail "no $name in the checkpoint"
 done
+# the tensors of all experts have each expert's masters in PEFT's order: A in rows e R + k, B in columns k E + e
+for run in one dealt; do
+    python3 - $tmp/$run/checkpoint-1 <<'PYTHON' || fail "$run: tensors of experts"
+import array, json, struct, sys
+folder, num, seen = sys.argv[1], 0, 0
+index = json.load(open(folder + "/state/actor_train.json"))["params"]
+masters = array.array("f", open(folder + "/state/actor_train.master", "rb").read())
+data = open(folder + "/actor_train/adapter_model.safetensors", "rb").read()
+head = 8 + struct.unpack("<Q", data[:8])[0]
+tensors = json.loads(data[8:head])
+experts = sum(".layers.0." in name and name.endswith("down_proj.lora_A.weight") for name in index)
+for name, at in index.items():
+    module, _, part = name.partition(".mlp.experts.")
+    if not part: continue
+    expert, linear, factor, _ = part.split(".")
+    tensor = tensors[f"base_model.model.{module}.mlp.experts{'' if linear == 'down_proj' else '.base_layer'}.{factor}.weight"]
+    begin, end = (head + x for x in tensor["data_offsets"])
+    values, (rows, cols) = array.array("f", data[begin:end]), tensor["shape"]
+    mine = masters[at["first"]:at["first"] + at["num"]]
+    if factor == "lora_A":
+        want = values[int(expert) * at["num"]:][:at["num"]]
+    else:
+        first = rows // 2 if linear == "up_proj" else 0
+        want = array.array("f", (values[(first + r) * cols + c] for r in range(at["num"] * experts // cols) for c in range(int(expert), cols, experts)))
+    assert mine == want and any(mine), name
+    seen += 1
+print(seen, "parts of", experts, "experts")
+assert seen and seen % experts == 0
+PYTHON
+done
 for key in target_parameters rank_pattern alpha_pattern; do grep -q "\"$key\": [[{]\"" $saved/adapter_config.json || fail "$key: $(cat $saved/adapter_config.json)"; done
 run on "${dealt[@]}" resume_from_checkpoint=$tmp/one/checkpoint-1
 for name in actor/total_loss critic/score/mean; do
