@@ -1,12 +1,12 @@
 #!/bin/bash
-# run_lora_experts.sh -- rlvr with adapters of attention, experts and routers: generation has the bits of training; on two ranks with
+# run_lora_experts.sh -- rlvr with adapters of attention, experts, routers and the table of words, and a head in full: generation has the bits of training; on two ranks with
 # the experts dealt to them the numbers of one rank; the checkpoint has PEFT's tensors of all experts, from which training goes on, also
 # on the other mesh, and the same adapter starts a run.
 # Not covered: PEFT (tests/parity/peft_folder.py), more ranks (tests/mesh/experts.c).
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 make_experts $tmp/home/sft_model
-lora=(lora_target=all-linear,all-router lora_rank=2)
+lora=(lora_target=all-linear,all-router,all-embedding lora_rank=2 additional_target=lm_head)
 run() {
     local name=$1
     shift
@@ -27,6 +27,9 @@ saved=$tmp/one/checkpoint-1/actor_train
 "$CROLL" inspect $saved/adapter_model.safetensors >$tmp/tensors
 for name in mlp.experts.base_layer.lora_A mlp.experts.base_layer.lora_B mlp.experts.lora_A mlp.experts.lora_B mlp.gate.lora_A; do
     grep -q "base_model.model.model.layers.0.$name.weight" $tmp/tensors || fail "no $name in the checkpoint"
+done
+for name in model.embed_tokens.lora_embedding_A model.embed_tokens.lora_embedding_B lm_head.weight; do
+    grep -q "base_model.model.$name .*F32" $tmp/tensors || fail "no $name in the checkpoint"
 done
 # the tensors of all experts have each expert's masters in PEFT's order: A in rows e R + k, B in columns k E + e
 for run in one dealt; do
