@@ -148,7 +148,10 @@ void cr_session_adapt(cr_session *s, const char *const *folders, size_t num)
     for (size_t i = 0; i < num; i++) {
         if (i) at->next = &s->more[i - 1];
         if (i) at = &s->more[i - 1];
-        *at = (cr_adapter_options){.folder = folders[i], .dropout = -1};
+        *at = (cr_adapter_options){.folder = folders[i],
+                                   .keeps_originals =
+                                       s->kind == CR_SESSION_SERVE, /* the base is a model, too */
+                                   .dropout = -1};
     }
 }
 

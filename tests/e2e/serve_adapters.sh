@@ -14,6 +14,7 @@ all_ranks="1 2"
 all="q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
 python3 $tmp/adapter.py $model $tmp/all 3 0.1 $all
 python3 $tmp/adapter.py $model $tmp/some 5 0.2 v_proj down_proj
+SAVED="model.norm model.layers.0.mlp.up_proj model.layers.1.input_layernorm" python3 $tmp/adapter.py $model $tmp/full 2 0.1 q_proj
 
 cat >$tmp/ask.py <<'PY' # FOLDER NAME ..: answers of all kinds for each of these models at the same time, without what is of the moment: FOLDER/NAME
 import concurrent.futures, json, os, sys, urllib.request
@@ -66,6 +67,21 @@ cmp $tmp/again/model $tmp/alone/base || fail "the base beside an adapter"
 stop
 start --adapter $tmp/some
 ask $tmp/alone $tmp/some
+stop
+start --served-model-name base --adapter full=$tmp/full # what is trained in full is not the base's
+ask $tmp/full_too base full
+cmp $tmp/full_too/base $tmp/alone/base || fail "the base beside modules in full"
+! cmp -s $tmp/full_too/full $tmp/alone/base || fail "modules in full without effect"
+PYTHONPATH=$tmp python3 - $url $tmp "$CROLL" <<'PY' || fail "modules in full: other log-probs than croll logprobs --adapter"
+import json, sys, urllib.request
+from logprobs import numbers
+url, tmp = sys.argv[1:3]
+prompts = [[9, 20 + i, 31] for i in range(3)]
+for p, line in zip(prompts, numbers(prompts, "--adapter", tmp + "/full")):
+    body = {"model": "full", "prompt": [p], "max_tokens": 0, "prompt_logprobs": 0}
+    x = json.load(urllib.request.urlopen(urllib.request.Request(url + "/v1/completions", json.dumps(body).encode()), timeout=1200))
+    assert [next(iter(y.values()))["logprob"] for y in x["choices"][0]["prompt_logprobs"][1:]] == line["logprobs"], x
+PY
 stop
 ! cmp -s $tmp/alone/a $tmp/alone/base && ! cmp -s $tmp/alone/some $tmp/alone/base && ! cmp -s $tmp/alone/a $tmp/alone/some || fail "an adapter without effect"
 
@@ -133,6 +149,8 @@ refused() { # SENTENCE OPTION ..
 refused "--adapter is for one MODEL" a=$model b=$model --adapter $tmp/all
 refused "--adapter is for a MODEL" configs/quickstart/rlvr.yaml --adapter $tmp/all
 refused "--allow-updates replaces whole models" $model --adapter $tmp/all --allow-updates --no-auth
+refused "$tmp/full: an adapter with modules in full (modules_to_save: model.norm," $model --adapter $tmp/full --adapter $tmp/all
+refused "$tmp/full: an adapter with modules in full" $model --adapter $tmp/all --adapter $tmp/full
 refused "two models have the name a" $model --adapter a=$tmp/all --adapter a=$tmp/some
 refused "two models have the name a" $model --served-model-name a --adapter a=$tmp/all
 refused "/no/such" $model --adapter $tmp/some --adapter b=/no/such
