@@ -170,8 +170,7 @@ static __device__ void take_top(const cri_word_rows &w, word_state *state, int64
             }
         }
         __syncthreads();
-        if (*is_full) return;
-        __syncthreads(); /* is_full is written again */
+        if (*is_full) return; /* it is written again after block_first's barriers */
     }
 }
 

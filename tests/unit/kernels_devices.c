@@ -457,7 +457,8 @@ static void head(void **state)
                                        {5, 33, 2100},
                                        {65, 24, 1032}, /* R, h, V; labels go by 64 */
                                        {2, 8, 66000},  /* launches go by 65,536, of dz by 6144 */
-                                       {2050, 8, 40}}; /* rows by 2048 */
+                                       {2050, 8, 40},  /* rows by 2048 */
+                                       {4100, 16, 24}}; /* of dz by 4096 */
 
     (void)state;
     for (size_t s = 0; s < CR_COUNT(shape); s++)
