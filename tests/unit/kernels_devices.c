@@ -453,11 +453,10 @@ static void moves(void **state)
 
 static void head(void **state)
 {
-    static const int64_t shape[][3] = {{3, 16, 7},
-                                       {5, 33, 2100},
-                                       {65, 24, 1032}, /* R, h, V; labels go by 64 */
-                                       {2, 8, 66000},  /* launches go by 65,536, of dz by 6144 */
-                                       {2050, 8, 40},  /* rows by 2048 */
+    static const int64_t shape[][3] = {{3, 16, 7},     {5, 33, 2100},
+                                       {65, 24, 1032},  /* R, h, V; labels go by 64 */
+                                       {2, 8, 66000},   /* launches go by 65,536, of dz by 6144 */
+                                       {2050, 8, 40},   /* rows by 2048 */
                                        {4100, 16, 24}}; /* of dz by 4096 */
 
     (void)state;
@@ -472,7 +471,9 @@ static void head(void **state)
                 out = floats(CR_F32, 4 * R, 1, near), rank = some_ints(R, 9),
                 top = some_ints(R * TOP, 9), top_lp = floats(CR_F32, R * TOP, 1, near),
                 chosen_lp = floats(CR_F32, R * CHOSEN, 1, near), g = floats(CR_F32, 2 * R, 1, 0),
-                dx = floats(dt, R * k, 1, grad_near), dw = floats(CR_F32, V * k, 1, grad_near * 4);
+                dx = floats(dt, R * k, 1, grad_near),
+                dw = floats(CR_F32, V * k, 1,
+                            grad_near * (R > 4096 ? 16 : 4)); /* sums of R numbers */
             for (int d = 0; d < 2; d++) {
                 cr_device *on = d ? dev : cpu;
                 cr_weight weight = {M(w), dt, V, k, NULL};
