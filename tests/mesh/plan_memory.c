@@ -5,7 +5,7 @@
  * What is added to the plan's bytes: the process before its first unit (program, libraries, MPI, the flight
  * recorder), measured once, before all settings; what the kernels keep for themselves; and, where it was touched, what stacks have
  * reserved beyond their peak. What is taken off: ranks of one host share gathered units,
- * so two of them have one copy. PSS counts a shared page for each by its share, so sums over ranks compare.
+ * so two of them have one copy. PSS (of pages that are not of files) counts a shared page for each by its share, so sums over ranks compare.
  * Not covered: more than one host, actor_infer's cache (filled by samples).
  */
 #include "kernels/cpu/cpu.h"
@@ -43,7 +43,8 @@ static bool is_far(void)
     return strcmp(cr_device_default(), "far") == 0;
 }
 
-/* PSS of both ranks, taken while neither moves. */
+/* PSS of both ranks, taken while neither moves. Without pages of files: those of programs and libraries are shared
+ * with whatever else runs on the machine. */
 static double pss_bytes(void)
 {
     char line[256];
@@ -53,7 +54,8 @@ static double pss_bytes(void)
     must(cr_barrier(both, "before PSS", &err), "barrier");
     f = fopen("/proc/self/smaps_rollup", "r");
     while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, "Pss:", 4) == 0) kb = atof(line + 4);
+        if (strncmp(line, "Pss_Anon:", 9) == 0 || strncmp(line, "Pss_Shmem:", 10) == 0)
+            kb += atof(strchr(line, ':') + 1);
     if (f) fclose(f);
     must(cr_all_reduce_f64(both, "PSS", CR_OP_SUM, &kb, 1, &err), "sum");
     return 1024 * kb;
