@@ -166,25 +166,30 @@ out:
     return err->status;
 }
 
-static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
+typedef struct output_field {
+    cr_output of;
+    const char *field;
+} output_field;
+
+/* Outputs of all response tokens of the command's samples into the reply. adapter: of the pass. */
+static cr_status answer(cr_trainer *t, const cr_record *command, const output_field *fields,
+                        size_t num, int adapter, cr_record *reply, cr_err *err)
 {
-    int64_t is_base = 0;
     cr_outputs all = {{NULL}};
     float *out = NULL;
     cr_samples s;
 
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
-    if (cr_record_has_value(command, CR_FIELD_IS_BASE))
-        CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_IS_BASE, &is_base, err));
-    out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
-    all.of[CR_LOG_PROB] = out;
-    all.of[CR_ENTROPY] = out + s.num_tokens;
-    cr_fsdp_set_adapter(t->f, is_base ? CR_NO_ADAPTER : 0);
+    out = CR_NEW_ARRAY(float, num *s.num_tokens);
+    for (size_t i = 0; i < num; i++)
+        all.of[fields[i].of] = out + i * s.num_tokens;
+    cr_fsdp_set_adapter(t->f, adapter);
     cr_note(cri_forward_all(t, &s, &all, err));
     cr_fsdp_set_adapter(t->f, 0);
     CR_TRY_GOTO(out, err->status);
-    cr_record_add(reply, CR_FIELD_LOG_PROBS, CR_RECORD_FLOAT32, out, s.num_tokens);
-    cr_record_add(reply, CR_FIELD_ENTROPY, CR_RECORD_FLOAT32, out + s.num_tokens, s.num_tokens);
+    for (size_t i = 0; i < num; i++)
+        cr_record_add(reply, fields[i].field, CR_RECORD_FLOAT32, all.of[fields[i].of],
+                      s.num_tokens);
     reply->owned = out; /* freed with the reply */
     out = NULL;
 out:
@@ -193,22 +198,22 @@ out:
     return err->status;
 }
 
+static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
+{
+    static const output_field fields[] = {{CR_LOG_PROB, CR_FIELD_LOG_PROBS},
+                                          {CR_ENTROPY, CR_FIELD_ENTROPY}};
+    int64_t is_base = 0;
+
+    if (cr_record_has_value(command, CR_FIELD_IS_BASE))
+        CR_TRY(cr_record_get_int(command, CR_FIELD_IS_BASE, &is_base, err));
+    return answer(t, command, fields, CR_COUNT(fields), is_base ? CR_NO_ADAPTER : 0, reply, err);
+}
+
 static cr_status values(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
-    cr_outputs all = {{NULL}};
-    float *out = NULL;
-    cr_samples s;
+    static const output_field fields[] = {{CR_VALUE, CR_FIELD_VALUES}};
 
-    CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
-    all.of[CR_VALUE] = out = CR_NEW_ARRAY(float, s.num_tokens + 1);
-    CR_TRY_GOTO(out, cri_forward_all(t, &s, &all, err));
-    cr_record_add(reply, CR_FIELD_VALUES, CR_RECORD_FLOAT32, out, s.num_tokens);
-    reply->owned = out; /* freed with the reply */
-    out = NULL;
-out:
-    cr_samples_free(&s);
-    cr_free(out);
-    return err->status;
+    return answer(t, command, fields, CR_COUNT(fields), 0, reply, err);
 }
 
 /* ---- the rest ---- */
