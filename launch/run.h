@@ -60,8 +60,7 @@ typedef struct cr_run {
     void *on_wait_context;
     int64_t end_step; /* the last step is the one before it */
     /* what is done to recorded samples (rollouts_from) before they are learned, or NULL */
-    cr_status (*edit)(void *context, const cr_config *config, struct cr_rollout *rollout,
-                      cr_err *err);
+    cr_status (*edit)(void *context, struct cr_rollout *rollout, cr_err *err);
     void *edit_context;
     cr_tracker *tracker;
     cr_view *view;

@@ -427,25 +427,33 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
     return err->status;
 }
 
+int64_t cr_checkpoint_newest(const char *output_dir, int64_t before)
+{
+    size_t num;
+    uint64_t *steps = cr_checkpoint_steps(output_dir, &num);
+    int64_t newest = -1;
+
+    for (size_t i = 0; i < num; i++) {
+        int64_t step = (int64_t)steps[i];
+        char *manifest =
+            cr_asprintf("%s/checkpoint-%lld/manifest.json", output_dir, (long long)step);
+        if (step > newest && step < before && cr_file_exists(manifest)) newest = step;
+        cr_free(manifest);
+    }
+    cr_free(steps);
+    return newest;
+}
+
 /* Where `latest` leads; if it is not there (killed right before it was set) the newest one with a
  * manifest. NULL: no such checkpoint. */
 static char *find_latest(const char *output_dir)
 {
     char *path = cr_path_join(output_dir, "latest");
-    long long newest = -1;
-    uint64_t *steps;
-    size_t num;
+    long long newest;
 
     if (cr_dir_exists(path)) return path;
     cr_free(path);
-    steps = cr_checkpoint_steps(output_dir, &num);
-    for (size_t i = 0; i < num; i++) {
-        long long step = (long long)steps[i];
-        char *manifest = cr_asprintf("%s/checkpoint-%lld/manifest.json", output_dir, step);
-        if (step > newest && cr_file_exists(manifest)) newest = step;
-        cr_free(manifest);
-    }
-    cr_free(steps);
+    newest = cr_checkpoint_newest(output_dir, INT64_MAX);
     if (newest < 0) return NULL;
     cr_log(CR_LOG_WARN, "run", "%s/latest is not there: taking checkpoint-%lld", output_dir,
            newest);
@@ -467,19 +475,9 @@ char *cr_checkpoint_real(const char *path)
 /* What to do instead: the newest checkpoint of the run before this one. */
 static void advise(const cr_config *config, const char *path, cr_err *err)
 {
-    long long step = step_of_folder(path), older = -1;
-    uint64_t *steps;
+    long long older = cr_checkpoint_newest(config->checkpoint_dir, step_of_folder(path));
     cr_err why = *err;
-    size_t num;
 
-    steps = cr_checkpoint_steps(config->checkpoint_dir, &num);
-    for (size_t i = 0; i < num; i++) {
-        long long one = (long long)steps[i];
-        char *other = cr_asprintf("%s/checkpoint-%lld/manifest.json", config->checkpoint_dir, one);
-        if (one > older && one < step && cr_file_exists(other)) older = one;
-        cr_free(other);
-    }
-    cr_free(steps);
     if (older < 0) return;
     *err = (cr_err){0};
     cr_fail(err, why.status, "%s (an older one: resume_from_checkpoint=%s/checkpoint-%lld)",

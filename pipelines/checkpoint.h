@@ -22,6 +22,8 @@ CR_MUST cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, cons
 char *cr_checkpoint_real(const char *path);
 /* Steps of the checkpoints in a folder, in no order; owned by the caller. */
 uint64_t *cr_checkpoint_steps(const char *output_dir, size_t *num);
+/* The newest step before `before` whose checkpoint in a folder is complete; -1: none. */
+int64_t cr_checkpoint_newest(const char *output_dir, int64_t before);
 /* A name that a run gives in the folder of its saves: checkpoint-N, latest, and what they are called on their way. */
 bool cr_checkpoint_is_name(const char *name);
 /* Remove what a run that was killed left of saves that did not end. No other process may use the folder. */

@@ -355,7 +355,7 @@ static cr_status take_recorded(rlvr *s, int64_t step, cr_rollout *rollout, cr_me
     const char *folder = s->c->rollouts_from;
 
     CR_TRY(cr_recorded_rollout(folder, step, s->c, &s->data, rollout, err));
-    if (s->run->edit) CR_TRY(s->run->edit(s->run->edit_context, s->c, rollout, err));
+    if (s->run->edit) CR_TRY(s->run->edit(s->run->edit_context, rollout, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
     if (s->c->is_async)
         cr_metrics_set(m, rollout->samples[0].version < s->learning.actor.updates,

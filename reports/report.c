@@ -197,26 +197,6 @@ static void add_rollouts(cr_buf *out, const char *output_dir)
     cr_free(names);
 }
 
-/* Lines of metrics.jsonl; one that a death has cut short is left out. */
-static json_t *read_metrics(const char *output_dir)
-{
-    char *path = cr_path_join(output_dir, "metrics.jsonl");
-    json_t *rows = json_array();
-    cr_buf text = {0};
-    cr_err ignored = {0};
-    size_t at = 0, n;
-
-    if (cr_file_exists(path)) cr_note(cr_file_read(path, &text, &ignored));
-    for (const char *line; (line = cr_line_next(&text, &at, &n));) {
-        json_t *row = NULL;
-        cr_err bad = {0};
-        if (cr_json_parse(line, n, path, &row, &bad) == CR_OK) json_array_append_new(rows, row);
-    }
-    cr_buf_free(&text);
-    cr_free(path);
-    return rows;
-}
-
 static void add_card(cr_buf *out, json_t *rows, const char *name, const char *what)
 {
     size_t i = json_array_size(rows);
@@ -288,7 +268,7 @@ cr_status cr_report_write(const char *output_dir, const char *title, const cr_er
                           cr_err *err)
 {
     char *flight = cr_path_join(output_dir, "flight"), *path = cr_path_join(output_dir, "run.html");
-    json_t *rows = read_metrics(output_dir);
+    json_t *rows = cr_metrics_lines(output_dir);
     bool has_flight = cr_dir_exists(flight);
     cr_timeline t = {0};
     cr_err unread = {0};

@@ -29,3 +29,22 @@ size_t cr_rollout_files(const char *folder, char ***paths)
     cr_free(inside);
     return num;
 }
+
+json_t *cr_metrics_lines(const char *output_dir)
+{
+    char *path = cr_path_join(output_dir, "metrics.jsonl");
+    json_t *rows = json_array();
+    cr_buf text = {0};
+    cr_err ignored = {0};
+    size_t at = 0, n;
+
+    if (cr_file_exists(path)) cr_note(cr_file_read(path, &text, &ignored));
+    for (const char *line; (line = cr_line_next(&text, &at, &n));) {
+        json_t *row = NULL;
+        cr_err bad = {0};
+        if (cr_json_parse(line, n, path, &row, &bad) == CR_OK) json_array_append_new(rows, row);
+    }
+    cr_buf_free(&text);
+    cr_free(path);
+    return rows;
+}

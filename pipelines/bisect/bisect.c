@@ -27,9 +27,6 @@ static const struct {
                {"detail", REWARD},      {"metrics", REWARD},     {"token_rewards", REWARD},
                {"rewards", REWARD}};
 
-/* Of metrics, by what their names begin with: clocks, and what depends on the number of ranks. */
-static const char *const not_compared[] = {"time/", "memory/", "system/", "global_seqlen/"};
-
 typedef struct run {
     const char *folder;
     char *saves;     /* folder of its checkpoints; owned */
@@ -267,13 +264,6 @@ static cr_status samples_differ(search *s, bool is_validation, cr_err *err)
     return err->status;
 }
 
-static bool is_compared(const char *name)
-{
-    for (size_t i = 0; i < CR_COUNT(not_compared); i++)
-        if (strncmp(name, not_compared[i], strlen(not_compared[i])) == 0) return false;
-    return true;
-}
-
 static void metrics_differ(search *s, const char *step)
 {
     json_t *line[2] = {json_object_get(s->of[0].metrics, step),
@@ -287,7 +277,7 @@ static void metrics_differ(search *s, const char *step)
         {
             cri_difference at = {.path = ""};
             snprintf(at.path, sizeof at.path, "%s", name);
-            if (!is_compared(name) || s->out->is_found ||
+            if (!cri_metric_is_compared(name) || s->out->is_found ||
                 !cri_values_differ(json_object_get(line[0], name), json_object_get(line[1], name),
                                    s->args->tolerance, &at))
                 continue;

@@ -88,3 +88,12 @@ bool cri_values_differ(json_t *a, json_t *b, double tolerance, cri_difference *a
     put_text(at->b, b);
     return true;
 }
+
+bool cri_metric_is_compared(const char *name)
+{
+    static const char *const not_compared[] = {"time/", "memory/", "system/", "global_seqlen/"};
+
+    for (size_t i = 0; i < CR_COUNT(not_compared); i++)
+        if (strncmp(name, not_compared[i], strlen(not_compared[i])) == 0) return false;
+    return true;
+}

@@ -18,4 +18,7 @@ bool cri_values_differ(json_t *a, json_t *b, double tolerance, cri_difference *a
 /* Whether two numbers differ by more than the tolerance; NaN and infinity are equal to themselves alone. */
 bool cri_numbers_differ(double a, double b, double tolerance);
 
+/* Not clocks, nor what depends on the number of ranks, by what names of metrics begin with. */
+bool cri_metric_is_compared(const char *name);
+
 #endif

@@ -7,6 +7,7 @@
 #include "pipelines/eval/eval.h"
 #include "pipelines/eval/table.h"
 #include "pipelines/start/start.h"
+#include "pipelines/start/words.h"
 #include "samples/roles.h"
 
 #include <stdio.h>
@@ -17,17 +18,12 @@
 typedef struct source {
     char *model, *adapter, *run;
     char *out;
-    cr_words words; /* FILE of the run, and keys */
-    char **texts;   /* of words */
-    size_t num_texts, capacity;
+    cr_run_words keys;
 } source;
 
 static void source_free(source *s)
 {
-    for (size_t i = 0; i < s->num_texts; i++)
-        cr_free(s->texts[i]);
-    cr_free(s->texts);
-    cr_words_free(&s->words);
+    cr_run_words_free(&s->keys);
     cr_free(s->model);
     cr_free(s->adapter);
     cr_free(s->run);
@@ -150,23 +146,6 @@ static char *default_out(const char *model)
 
 /* ---- words of the configuration ---- */
 
-static void add_word(source *s, char *owned)
-{
-    s->texts = cr_grow(s->texts, s->num_texts, &s->capacity, sizeof *s->texts);
-    s->texts[s->num_texts++] = owned;
-    cr_words_add(&s->words, owned);
-}
-
-/* KEY="TEXT" */
-static void add_text(source *s, const char *key, const char *text)
-{
-    cr_buf word = {0};
-
-    cr_buf_addf(&word, "%s=", key);
-    cr_json_add_string(&word, text, strlen(text));
-    add_word(s, word.data);
-}
-
 static void add_files(source *s, const cr_words *files)
 {
     cr_buf word = {0};
@@ -178,7 +157,7 @@ static void add_files(source *s, const cr_words *files)
         cr_json_add_string(&word, files->word[i], strlen(files->word[i]));
     }
     cr_buf_addc(&word, ']');
-    add_word(s, word.data);
+    cr_run_words_take(&s->keys, word.data);
 }
 
 /* Keys of a worker block are the engine's, sampling and rows are the validation's; all others are the file's. */
@@ -194,7 +173,7 @@ static cr_status add_key(source *s, const char *word, cr_err *err)
     if (!strchr(word, '=')) return cr_fail(err, CR_EUSAGE, "'%s' is not key=value", word);
     for (size_t i = 0; i < CR_COUNT(places); i++)
         if (strncmp(word, places[i][0], strlen(places[i][0])) == 0) place = places[i][1];
-    add_word(s, cr_asprintf("%s%s", place, word));
+    cr_run_words_take(&s->keys, cr_asprintf("%s%s", place, word));
     return CR_OK;
 }
 
@@ -208,18 +187,18 @@ static cr_status make_words(source *s, const cr_eval_args *a, cr_err *err)
                                         "actor_infer.model_args.model_name_or_path=null"};
 
     s->out = a->out ? cr_strdup(a->out) : default_out(a->model);
-    cr_words_add(&s->words, s->run);
     for (size_t i = 0; i < CR_COUNT(fixed); i++)
-        cr_words_add(&s->words, fixed[i]);
-    cr_words_add(&s->words, a->should_overwrite ? "resume_from_checkpoint=false"
-                                                : "resume_from_checkpoint=true");
-    add_text(s, "pretrain", s->model);
-    add_text(s, "output_dir", s->out);
-    if (s->adapter) add_text(s, "val_adapter", s->adapter);
-    if (a->device) add_text(s, "device", a->device);
+        cr_words_add(&s->keys.words, fixed[i]);
+    cr_words_add(&s->keys.words, a->should_overwrite ? "resume_from_checkpoint=false"
+                                                     : "resume_from_checkpoint=true");
+    cr_run_words_add_text(&s->keys, "pretrain", s->model);
+    cr_run_words_add_text(&s->keys, "output_dir", s->out);
+    if (s->adapter) cr_run_words_add_text(&s->keys, "val_adapter", s->adapter);
+    if (a->device) cr_run_words_add_text(&s->keys, "device", a->device);
     if (a->num)
-        add_word(s, cr_asprintf("validation.generating_args.num_return_sequences=%lld",
-                                (long long)a->num));
+        cr_run_words_take(
+            &s->keys,
+            cr_asprintf("validation.generating_args.num_return_sequences=%lld", (long long)a->num));
     add_files(s, &a->data);
     for (size_t i = 0; i < a->keys.num; i++)
         CR_TRY(add_key(s, a->keys.word[i], err));
@@ -227,16 +206,6 @@ static cr_status make_words(source *s, const cr_eval_args *a, cr_err *err)
 }
 
 /* ---- the command ---- */
-
-static cr_status load(const source *s, cr_config *config, cr_err *err)
-{
-    cr_diagnostics d = {0};
-
-    cr_note(cr_config_load(s->words.word[0], s->words.word + 1, s->words.num - 1, config, &d, err));
-    if (err->status != CR_OK) cr_diagnostics_print(&d); /* notes are of training */
-    cr_diagnostics_free(&d);
-    return err->status;
-}
 
 /* The table of the folder, to stdout. */
 static cr_status show(const char *folder, bool has_json, cr_err *err)
@@ -268,7 +237,7 @@ cr_status cr_eval_run(const cr_eval_args *a, cr_err *err)
     CR_TRY_GOTO(out, find_source(&s, a, err));
     CR_TRY_GOTO(out, make_words(&s, a, err));
     if (a->device) unsetenv("CROLL_DEVICE");
-    CR_TRY_GOTO(out, load(&s, &config, err));
+    CR_TRY_GOTO(out, cr_run_words_load(&s.keys, s.run, &config, err));
     cr_envs_set(config.envs);
     CR_TRY_GOTO(out, cr_start_run(&config, &start, err));
     cr_note(show(config.output_dir, a->has_json, err));

@@ -1,6 +1,7 @@
 /* recorded.c -- see recorded.h. */
 #include "pipelines/replay/recorded.h"
 #include "actors/distribution.h"
+#include "base/digest.h"
 #include "configs/configs.h"
 #include "samples/messages.h"
 
@@ -204,11 +205,7 @@ typedef struct row_at {
 
 static uint64_t sum_of(const int32_t *ids, size_t num)
 {
-    uint64_t sum = 14695981039346656037ULL; /* FNV-1a */
-
-    for (size_t i = 0; i < num; i++)
-        sum = (sum ^ (uint32_t)ids[i]) * 1099511628211ULL;
-    return sum;
+    return cr_sum_bytes(0, ids, num * sizeof *ids);
 }
 
 static int by_sum(const void *a, const void *b)

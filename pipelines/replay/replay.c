@@ -5,6 +5,8 @@
 #include "pipelines/checkpoint.h"
 #include "pipelines/replay/recorded.h"
 #include "pipelines/start/start.h"
+#include "pipelines/start/words.h"
+#include "reports/rollout_files.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,17 +31,6 @@ static void replay_free(replay *r)
 }
 
 /* ---- what is asked for ---- */
-
-static cr_status load_config(const char *file, const cr_words *words, cr_config *config,
-                             cr_err *err)
-{
-    cr_diagnostics d = {0};
-
-    cr_note(cr_config_load(file, words->word, words->num, config, &d, err));
-    if (err->status != CR_OK) cr_diagnostics_print(&d); /* notes were the run's */
-    cr_diagnostics_free(&d);
-    return err->status;
-}
 
 /* "reward.ID=X"; false: it is a key of the file. */
 static bool reward_of(const char *change, uint64_t *id, double *reward)
@@ -93,7 +84,7 @@ static cr_status clear_out(const replay *r, cr_err *err)
 {
     char *path = cr_path_join(r->out, "config.yaml");
     cr_config of = {0};
-    const cr_words none = {0};
+    const cr_run_words none = {.num_made = 0};
 
     if (!cr_dir_exists(r->out)) goto out;
     if (!r->args->should_overwrite) {
@@ -101,7 +92,7 @@ static cr_status clear_out(const replay *r, cr_err *err)
                 "%s is there (--overwrite replaces a replay, --out DIR names "
                 "another folder)",
                 r->out);
-    } else if (load_config(path, &none, &of, err) == CR_OK) {
+    } else if (cr_run_words_load(&none, path, &of, err) == CR_OK) {
         if (of.rollouts_from)
             cr_note(cr_remove_tree(r->out, err));
         else
@@ -116,7 +107,7 @@ out:
 
 static cr_status open(replay *r, cr_err *err)
 {
-    const cr_words none = {0};
+    const cr_run_words none = {.num_made = 0};
     char *samples = cr_recorded_path(r->args->run, r->args->step);
 
     r->file = cr_path_join(r->args->run, "config.yaml");
@@ -125,7 +116,7 @@ static cr_status open(replay *r, cr_err *err)
     if (!cr_file_exists(r->file))
         cr_fail(err, CR_EUSAGE, "%s is not a folder of a run: it has no config.yaml", r->args->run);
     else
-        cr_note(load_config(r->file, &none, &r->config, err));
+        cr_note(cr_run_words_load(&none, r->file, &r->config, err));
     CR_TRY_GOTO(out, err->status);
     if (r->config.kind != CR_PIPELINE_RLVR || r->config.val_only)
         cr_fail(err, CR_EUSAGE, "%s is not an rlvr run: there are no samples to train on again",
@@ -142,11 +133,10 @@ out:
 
 /* ---- the steps ---- */
 
-static cr_status edit(void *context, const cr_config *config, cr_rollout *rollout, cr_err *err)
+static cr_status edit(void *context, cr_rollout *rollout, cr_err *err)
 {
     const cr_words *rewards = context;
 
-    (void)config;
     for (size_t i = 0; i < rewards->num; i++) {
         uint64_t id = 0;
         double reward = 0;
@@ -162,83 +152,49 @@ static cr_status edit(void *context, const cr_config *config, cr_rollout *rollou
     return CR_OK;
 }
 
-/* KEY="TEXT"; owned by the caller. */
-static char *text_word(const char *key, const char *text)
-{
-    cr_buf word = {0};
-
-    cr_buf_addf(&word, "%s=", key);
-    cr_json_add_string(&word, text, strlen(text));
-    return word.data;
-}
-
 /* Steps up to end - 1 into the folder `out`, from a checkpoint or from the beginning (NULL). */
 static cr_status train(const replay *r, const char *from, int64_t end, const char *out,
                        bool is_changed, cr_err *err)
 {
     static const char *const fixed[] = {"validation=null", "checkpoint_config=null",
                                         "track_with=none", "logging_dir=null"};
-    char *own[] = {text_word("output_dir", out), text_word("rollouts_from", r->args->run),
-                   from ? text_word("resume_from_checkpoint", from)
-                        : cr_strdup("resume_from_checkpoint=false"),
-                   cr_asprintf("save_steps=%lld", (long long)r->config.max_steps),
-                   text_word("device", r->args->device ? r->args->device : r->config.device)};
     const cr_start_args start = {.hosts = r->args->hosts,
                                  .end_step = end,
                                  .edit = is_changed && r->rewards.num ? edit : NULL,
                                  .edit_context = (void *)(uintptr_t)&r->rewards};
-    cr_words words = {0};
+    cr_run_words keys = {.num_made = 0};
     cr_config config = {0};
 
     for (size_t i = 0; i < CR_COUNT(fixed); i++)
-        cr_words_add(&words, fixed[i]);
-    for (size_t i = 0; i < CR_COUNT(own); i++)
-        cr_words_add(&words, own[i]);
+        cr_words_add(&keys.words, fixed[i]);
+    cr_run_words_add_text(&keys, "output_dir", out);
+    cr_run_words_add_text(&keys, "rollouts_from", r->args->run);
+    if (from)
+        cr_run_words_add_text(&keys, "resume_from_checkpoint", from);
+    else
+        cr_words_add(&keys.words, "resume_from_checkpoint=false");
+    cr_run_words_take(&keys, cr_asprintf("save_steps=%lld", (long long)r->config.max_steps));
+    cr_run_words_add_text(&keys, "device", r->args->device ? r->args->device : r->config.device);
     for (size_t i = 0; is_changed && i < r->keys.num; i++)
-        cr_words_add(&words, r->keys.word[i]);
-    if (load_config(r->file, &words, &config, err) == CR_OK) {
+        cr_words_add(&keys.words, r->keys.word[i]);
+    if (cr_run_words_load(&keys, r->file, &config, err) == CR_OK) {
         cr_envs_set(config.envs);
         cr_note(cr_start_run(&config, &start, err));
         cr_config_free(&config);
     }
-    cr_words_free(&words);
-    for (size_t i = 0; i < CR_COUNT(own); i++)
-        cr_free(own[i]);
+    cr_run_words_free(&keys);
     return err->status;
-}
-
-/* The newest whole checkpoint before a step; NULL: none. Owned by the caller. */
-static char *checkpoint_before(const replay *r, int64_t step, int64_t *of)
-{
-    size_t num;
-    uint64_t *steps = cr_checkpoint_steps(r->config.checkpoint_dir, &num);
-    char *path = NULL;
-
-    *of = -1;
-    for (size_t i = 0; i < num; i++) {
-        char *one = cr_asprintf("%s/checkpoint-%llu", r->config.checkpoint_dir,
-                                (unsigned long long)steps[i]);
-        char *master = cr_asprintf("%s/state", one), *manifest = cr_path_join(one, "manifest.json");
-        if ((int64_t)steps[i] < step && (int64_t)steps[i] > *of && cr_dir_exists(master) &&
-            cr_file_exists(manifest)) {
-            *of = (int64_t)steps[i];
-            cr_free(path);
-            path = cr_strdup(one);
-        }
-        cr_free(master);
-        cr_free(manifest);
-        cr_free(one);
-    }
-    cr_free(steps);
-    return path;
 }
 
 /* Changes count in the last step alone: the steps before it are trained in a folder of their own first. */
 static cr_status train_all(const replay *r, int64_t *from_step, cr_err *err)
 {
     const int64_t step = r->args->step;
-    char *from = checkpoint_before(r, step, from_step), *before = cr_path_join(r->out, "before");
+    char *before = cr_path_join(r->out, "before"), *from = NULL;
 
+    *from_step = cr_checkpoint_newest(r->config.checkpoint_dir, step);
+    if (*from_step >= 0)
+        from = cr_asprintf("%s/checkpoint-%lld", r->config.checkpoint_dir, (long long)*from_step);
     if (r->args->changes.num && *from_step < step - 1) {
         cr_note(train(r, from, step, before, false, err));
         cr_free(from);
@@ -252,41 +208,26 @@ static cr_status train_all(const replay *r, int64_t *from_step, cr_err *err)
 
 /* ---- what came of it ---- */
 
-/* The line of a step, the last one if there are several; NULL: none. */
+/* The line of a step, the last one if there are several; NULL: none. Owned by the caller. */
 static json_t *metrics_of(const char *folder, int64_t step)
 {
-    char *path = cr_path_join(folder, "metrics.jsonl");
-    cr_buf text = {0};
-    json_t *found = NULL;
-    cr_err ignored = {0};
-    size_t at = 0, num;
+    json_t *lines = cr_metrics_lines(folder), *found = NULL, *line;
+    size_t i;
 
-    cr_note(cr_file_read(path, &text, &ignored));
-    for (const char *line; (line = cr_line_next(&text, &at, &num));) {
-        json_t *row = NULL;
-        cr_err bad = {0};
-        cr_note(cr_json_parse(line, num, NULL, &row, &bad));
-        if (json_is_integer(json_object_get(row, "step")) &&
-            json_integer_value(json_object_get(row, "step")) == step) {
-            json_decref(found);
-            found = json_incref(row);
-        }
-        json_decref(row);
+    json_array_foreach(lines, i, line)
+    {
+        const json_t *of = json_object_get(line, "step");
+        if (json_is_integer(of) && json_integer_value(of) == step) found = line;
     }
-    cr_buf_free(&text);
-    cr_free(path);
+    json_incref(found);
+    json_decref(lines);
     return found;
 }
 
-/* Clocks, numbers of ranks, and what only engines and rewards know. */
+/* Nor what only engines and rewards count. */
 static bool is_compared(const char *name)
 {
-    static const char *const not_compared[] = {"time/", "memory/", "system/", "global_seqlen/",
-                                               "scheduler/"};
-
-    for (size_t i = 0; i < CR_COUNT(not_compared); i++)
-        if (strncmp(name, not_compared[i], strlen(not_compared[i])) == 0) return false;
-    return true;
+    return cri_metric_is_compared(name) && strncmp(name, "scheduler/", 10) != 0;
 }
 
 typedef struct comparison {

@@ -18,8 +18,7 @@ typedef struct cr_start_args {
     int64_t
         end_step; /* the run ends after the step before this one, which is saved; 0: max_steps */
     /* changes to recorded samples (rollouts_from) before anything is learned from them; NULL: none */
-    cr_status (*edit)(void *context, const cr_config *config, struct cr_rollout *rollout,
-                      cr_err *err);
+    cr_status (*edit)(void *context, struct cr_rollout *rollout, cr_err *err);
     void *edit_context;
 } cr_start_args;
 
