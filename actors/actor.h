@@ -1,6 +1,6 @@
 /* actor.h -- one actor rank from inside: what launch/actor.c sets up and the roles work with.
  *
- * An actor sleeps in a blocking read of its command stream (protocol.h). After a failure the rank tells its
+ * An actor sleeps in a blocking read of its command stream (protocol.h). After a failure the rank reports to its
  * peers and leaves with the failure's exit code.
  */
 #ifndef CR_ACTOR_H

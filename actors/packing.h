@@ -3,7 +3,7 @@
  * Flow 6 of 7. A step's groups are shuffled (keyed by seed and step), and their samples cut into
  * mini-batches of dp * per_device_train_batch_size * gradient_accumulation_steps (one optimizer update
  * each). A group's advantages sum to zero, so its samples stay in one update, where what they have in
- * common cancels; ROLL shuffles samples. Each mini-batch is dealt to the dp ranks so that the work of
+ * common cancels; ROLL shuffles samples. Each mini-batch is distributed over the dp ranks so that the work of
  * their tokens balances. A rank's micro-batches have a number of samples each
  * (per_device_train_batch_size), or at most a number of tokens (use_dynamic_batching_in_train). Every
  * loss denominator is counted over the whole mini-batch, so the gradient does not depend on the cut.

@@ -85,7 +85,7 @@ cr_status cri_trainer_save_poll(cr_trainer *t, const cr_record *command, cr_reco
     return CR_OK;
 }
 
-static void tell(const cr_saved *saved, bool is_here, cr_record *reply)
+static void add_saved_files(const cr_saved *saved, bool is_here, cr_record *reply)
 {
     uint64_t *written = CR_NEW_ARRAY(uint64_t, 2 * CR_SAVED_FILES);
 
@@ -115,7 +115,7 @@ cr_status cri_trainer_save_wait(cr_trainer *t, const cr_record *command, cr_reco
             "%s on %s is no longer the folder that the launcher has made: was output_dir replaced "
             "or unmounted there?",
             t->save_folder, cr_host_name());
-    tell(&saved, t->save_folder != NULL, reply);
+    add_saved_files(&saved, t->save_folder != NULL, reply);
     return CR_OK;
 }
 

@@ -2,7 +2,7 @@
  *
  * Nothing here depends on what croll does. Whatever can fail returns a cr_status and fills a cr_err with
  * one sentence (what, where, what to do); callers add context with cr_fail_add and only main logs
- * it. Broken invariants abort through CR_CHECK, which tells the other ranks first. Host memory that
+ * it. Broken invariants abort through CR_CHECK, which reports it to the other ranks first. Host memory that
  * cannot be had is such an abort: no caller could go on without it.
  *
  * Threads: the log may be called from any thread; everything else belongs to its caller.

@@ -139,7 +139,7 @@ static void *compute(void *ctx)
     return NULL;
 }
 
-static void tell(floor_server *s, int state)
+static void set_state(floor_server *s, int state)
 {
     pthread_mutex_lock(&s->lock);
     s->state = state;
@@ -170,9 +170,9 @@ static void *serve(void *ctx)
         num += (size_t)n;
         if (num < s->request_bytes) continue;
         num = 0;
-        tell(s, 1);
+        set_state(s, 1);
     }
-    tell(s, 2);
+    set_state(s, 2);
     close(all);
     return NULL;
 }

@@ -138,7 +138,8 @@ static int num_devices(const cr_node *block)
         cr_buf_adds(&text, n->text);
     else if (n)
         cr_node_write_json(n, &text);
-    cr_note(cr_device_mapping(text.data ? text.data : "", &devices, &num, &none)); /* told later */
+    cr_note(
+        cr_device_mapping(text.data ? text.data : "", &devices, &num, &none)); /* reported later */
     cr_free(devices);
     cr_buf_free(&text);
     return num;

@@ -74,7 +74,7 @@ static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics 
     cr_free(cls);
 }
 
-/* The words of exec can be told apart; built-in rules take one line at a time. */
+/* The words of exec can be separated; built-in rules take one line at a time. */
 static void check_program(const cr_node *block, const cr_reward_config *r, cr_diagnostics *d)
 {
     char **words = NULL;
@@ -318,7 +318,7 @@ static void check_groups(const cr_config *c, cr_diagnostics *d)
     const cr_advantage_config *a = &c->algorithm.advantage;
 
     if (a->adv_estimator != CR_ADV_GRPO && a->norm_mean_type != CR_NORM_GROUP) return;
-    if (a->opd != CR_OPD_NONE) return; /* the teacher tells them apart */
+    if (a->opd != CR_OPD_NONE) return; /* the teacher's log-probs differ by sample */
     if (c->group_size == 1)
         cr_diagnose(d, CR_WARNING, cri_place_of(c, "num_return_sequences_in_group"),
                     "num_return_sequences_in_group is 1 and rewards are compared within a group: "

@@ -1,4 +1,4 @@
-/* rules.c -- rules that tie a worker's mesh to its devices and its model, and limits of products of counts, told
+/* rules.c -- rules that tie a worker's mesh to its devices and its model, and limits of products of counts, reported
  * where the YAML breaks them, before anything starts. mesh/ has the same rules for who has no YAML. */
 #include "base/json.h"
 #include "configs/bind.h"
@@ -17,7 +17,7 @@ static void list_divisors(int64_t num, char text[160])
 }
 
 /* What the model's config.json says of the language model: the file, or its text_config; NULL: nothing
- * (what reads the model tells why). The caller owns it. */
+ * (the reader of the model reports why). The caller owns it. */
 static json_t *read_config(const char *folder)
 {
     char *path = cr_asprintf("%s/config.json", folder ? folder : "");

@@ -307,7 +307,7 @@ static bool has_stop_text(cri_seq *s, size_t from)
 }
 
 /* What came last of s, whose text was `from` bytes long before. */
-static void tell(const cr_engine *e, const cri_seq *s, size_t from)
+static void report_tokens(const cr_engine *e, const cri_seq *s, size_t from)
 {
     int64_t at = s->num_output - 1, top = at * s->group->how.num_top;
     const int32_t *ids = (const int32_t *)(const void *)s->top_ids.data;
@@ -339,7 +339,7 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
     is_ended = is_end(e, s, id);
     if (e->tokenizer && !(is_ended && how->should_cut_stop))
         cr_token_stream_push(&s->stream, id, &s->text);
-    if (e->on_token) tell(e, s, from);
+    if (e->on_token) report_tokens(e, s, from);
     if (is_ended ||
         (how->num_stop && s->num_output > how->min_new_tokens && has_stop_text(s, from)))
         s->finish = "stop";

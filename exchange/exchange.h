@@ -70,7 +70,7 @@ void cr_entries_free(cr_entries *entries);
 /* Make a stream and its group; nothing happens when they exist. */
 CR_MUST cr_status cr_stream_make(cr_exchange *x, const char *stream, const char *group,
                                  cr_err *err);
-/* Append unless `id` was appended to this stream before (CR_OK too; *is_new tells, may be NULL). */
+/* Append unless `id` was appended to this stream before (CR_OK too; *is_new: it was not; may be NULL). */
 CR_MUST cr_status cr_stream_put(cr_exchange *x, const char *stream, const char *id,
                                 const void *data, size_t num_bytes, bool *is_new, cr_err *err);
 /* Up to `most` entries of the streams (all have the group): first what this consumer took before and

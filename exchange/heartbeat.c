@@ -20,11 +20,11 @@ static const double CLOCKS_AT_START_S = 0.3; /* at most, for the first NUM_CLOCK
 struct cr_heartbeat {
     cr_exchange *x;
     char key[96], what[120];
-    char *run_id, *who; /* run_id: it holds a prefix */
-    cr_err lost;        /* why it is not held any more */
-    cr_lease lease;     /* end NULL: none */
-    char word[240];     /* the launcher's last one; "": none yet */
-    double heard_s;     /* when that was new here */
+    char *run_id, *who;  /* run_id: it holds a prefix */
+    cr_err lost;         /* why it is not held any more */
+    cr_lease lease;      /* end NULL: none */
+    char last_beat[240]; /* of the launcher; "": none yet */
+    double beat_s;       /* when that was new here */
     cr_clock clock[NUM_CLOCKS];
     size_t num_clocks; /* since the start */
     pthread_t thread;
@@ -45,14 +45,15 @@ static cr_status go_on(void *context, cr_err *err)
     return should_stop ? cr_fail(err, CR_ESIGNAL, "the heartbeat ends") : CR_OK;
 }
 
-/* ---- the launcher's word, and the server's clock ---- */
+/* ---- the launcher's heartbeat, and the server's clock ---- */
 
-static void look_at_word(cr_heartbeat *hb, const redisReply *r)
+static void take_beat(cr_heartbeat *hb, const redisReply *r)
 {
-    if (r->type != REDIS_REPLY_STRING || strncmp(r->str, hb->word, sizeof hb->word - 1) == 0)
+    if (r->type != REDIS_REPLY_STRING ||
+        strncmp(r->str, hb->last_beat, sizeof hb->last_beat - 1) == 0)
         return;
-    snprintf(hb->word, sizeof hb->word, "%s", r->str);
-    hb->heard_s = cr_now_s();
+    snprintf(hb->last_beat, sizeof hb->last_beat, "%s", r->str);
+    hb->beat_s = cr_now_s();
 }
 
 static void look_at_clock(cr_heartbeat *hb, const redisReply *r, double sent_s, double came_s)
@@ -80,17 +81,17 @@ cr_clock cr_heartbeat_clock(cr_heartbeat *hb)
     return best;
 }
 
-/* Once it has had the launcher's word: is there still one? */
+/* Once the launcher has sent a heartbeat: does it still? */
 static void check_lease(cr_heartbeat *hb, const cr_err *err)
 {
     double limit_s = err->status == CR_OK ? CR_LEASE_SECONDS : hb->lease.unreachable_s, silent_s;
     char why[400], host[64] = "";
 
-    if (!hb->lease.end || !hb->word[0] || err->status == CR_ESIGNAL) return;
-    if (hb->x->busy_s > hb->heard_s) hb->heard_s = hb->x->busy_s;
-    silent_s = cr_now_s() - hb->heard_s;
+    if (!hb->lease.end || !hb->last_beat[0] || err->status == CR_ESIGNAL) return;
+    if (hb->x->busy_s > hb->beat_s) hb->beat_s = hb->x->busy_s;
+    silent_s = cr_now_s() - hb->beat_s;
     if (silent_s <= limit_s) return;
-    sscanf(hb->word, "%*s %63s", host);
+    sscanf(hb->last_beat, "%*s %63s", host);
     snprintf(why, sizeof why,
              "no word from the launcher on %s for %.0f s%s%.200s: this host is cut off, or the "
              "launcher is stopped; the ranks here end",
@@ -113,7 +114,7 @@ static cr_status beat_once(cr_heartbeat *hb, const char *text, cr_err *err)
     cri_add(&q, "GET", launcher, NULL);
     cri_add(&q, "TIME", NULL);
     if (cri_call(hb->x, &q, 0, NULL, r, err) == CR_OK) {
-        look_at_word(hb, r[1]);
+        take_beat(hb, r[1]);
         look_at_clock(hb, r[2], sent_s, cr_now_s());
         for (size_t i = 0; i < CR_COUNT(r); i++)
             freeReplyObject(r[i]);

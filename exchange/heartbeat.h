@@ -4,10 +4,10 @@
  * COUNT has not moved for the deadline, and says what it did last. That of a launcher holds the prefix of its
  * run (cr_prefix_hold).
  *
- * A launcher of several hosts has one named CR_LAUNCHER, too: its processes have a lease. One that has had no word from
+ * A launcher of several hosts has one named CR_LAUNCHER, too: its processes have a lease. One that has had no heartbeat from
  * it for CR_LEASE_SECONDS (its host is cut off, or the launcher hangs) ends itself, whatever its other threads do.
  *
- * With each beat the server tells its time: what the clocks of all hosts are aligned by (cr_heartbeat_clock).
+ * With each beat the server sends its time, by which the clocks of all hosts are aligned (cr_heartbeat_clock).
  */
 #ifndef CR_HEARTBEAT_H
 #define CR_HEARTBEAT_H

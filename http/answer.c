@@ -74,7 +74,7 @@ static void begin_head(cri_connection *c, int status, const char *type)
                 status, statuses[find_status(status)].reason, s->date, type, c->x.id);
     if (c->x.fields.num_bytes) cr_buf_add(head, c->x.fields.data, c->x.fields.num_bytes);
     c->x.status = status;
-    /* a body that is not read cannot be told from the next request */
+    /* a body that is not read would be taken for the next request */
     c->should_close |= c->parser.should_close || c->is_body_left || s->is_draining;
     if (c->should_close)
         cr_buf_adds(head, "Connection: close\r\n");

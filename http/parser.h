@@ -13,7 +13,7 @@
  *     cr_http_parser_next(&p)                                   after CR_HTTP_WHOLE
  *
  * With is_answer the bytes are answers, which a client reads by the same rules: `code` is their status, those of 1xx are
- * skipped, and a body without a length goes on until the connection ends, which cr_http_parse_end tells.
+ * skipped, and a body without a length goes on until the connection ends (cr_http_parse_end).
  *
  * The same bytes give the same result wherever they are cut. Memory is that of the lines and of the body received so
  * far, both limited. Ownership: the parser owns all; texts of it are valid until cr_http_parser_next or _free.

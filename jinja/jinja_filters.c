@@ -82,7 +82,7 @@ static cr_status attr_path(cri_run *run, const cri_value *item, const cri_value 
     return CR_OK;
 }
 
-/* Sort keys ignore the case of strings unless told otherwise. */
+/* Sort keys ignore the case of strings by default. */
 static cr_status sort_key(cri_run *run, const cri_value *item, const cri_value *path,
                           bool with_case, cri_value *out)
 {

@@ -29,7 +29,7 @@ bool cr_last_words_put(cr_exchange *x, const cr_layout *layout, int world_rank,
 /* Ends with the rank, or returns after that time. */
 void cr_last_words_stay(void);
 
-/* On the launcher: of the ranks that have failed the one that is the cause, as far as its status tells. x: NULL: from files. */
+/* On the launcher: of the ranks that have failed the one that is the cause, as far as its status shows. x: NULL: from files. */
 CR_MUST cr_status cr_last_words_find(cr_exchange *x, const cr_layout *layout,
                                      const char *output_dir, cr_last_words *out, cr_err *err);
 

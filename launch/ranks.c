@@ -44,7 +44,7 @@ static void add_option(cr_mpirun *m, const char *name, const char *value)
     cr_mpirun_add(m, NULL, value);
 }
 
-/* Where ranks run, and what connects them. The variables travel with what mpirun tells its daemons, so that no command
+/* Where ranks run, and what connects them. The variables travel with what mpirun sends its daemons, so that no command
  * line shows them. */
 static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
 {
@@ -217,14 +217,14 @@ static bool is_stopped(launching *l)
     return num_ends > 1;
 }
 
-static void hear(launching *l, int flags)
+static void receive(launching *l, int flags)
 {
     l->has_end = recv(l->rank0, &l->end, sizeof l->end, flags) == sizeof l->end;
     close(l->rank0);
     l->rank0 = -1;
 }
 
-/* Until mpirun has ended, or rank 0 has told a failure. */
+/* Until mpirun has ended, or rank 0 has reported a failure. */
 static void watch(launching *l)
 {
     while (cr_watched_pump(&l->ranks) && !is_stopped(l) && l->end.failure.status == CR_OK) {
@@ -238,9 +238,9 @@ static void watch(launching *l)
                 l->listener = -1;
             }
         }
-        if (fds[2].revents) hear(l, MSG_WAITALL);
+        if (fds[2].revents) receive(l, MSG_WAITALL);
     }
-    if (l->rank0 >= 0 && !l->has_end) hear(l, MSG_DONTWAIT);
+    if (l->rank0 >= 0 && !l->has_end) receive(l, MSG_DONTWAIT);
     if (l->rank0 >= 0) close(l->rank0);
 }
 

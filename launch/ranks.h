@@ -35,8 +35,8 @@ CR_MUST cr_status cr_ranks_run(const cr_hosts_args *where, const char *model, in
                                bool tells_signals, int argc, char **argv, int *code, cr_err *err);
 /* On a rank: end with mpirun, and take over stdin and stdout if this is rank 0 of a launcher. */
 CR_MUST cr_status cr_ranks_join(cr_err *err);
-/* On a rank: tell the launcher how the command ended, with code or with a failure, which cr_ranks_run then returns. True: this is
- * rank 0 of a launcher, and it has been told, so that the code to end with is 0; after a failure it ends the other ranks. */
+/* On a rank: report to the launcher how the command ended, with code or with a failure, which cr_ranks_run then returns. True: this is
+ * rank 0 of a launcher, and it was reported, so that the code to end with is 0; after a failure it ends the other ranks. */
 bool cr_ranks_leave(int code, const cr_err *failure);
 
 #endif

@@ -225,7 +225,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     CR_CHECK(setenv(CR_EXCHANGE_VARIABLE, run->endpoint.args.url, 1) == 0, "no memory");
     CR_TRY(make_streams(run, err));
     if (hosts->list)
-        CR_TRY(cr_heartbeat_start(&run->endpoint.args, CR_LAUNCHER, NULL, &run->word, err));
+        CR_TRY(cr_heartbeat_start(&run->endpoint.args, CR_LAUNCHER, NULL, &run->heartbeat, err));
     CR_TRY(start_actors(run, err));
     if (config->rollouts_from) return CR_OK; /* nothing is asked of rewards */
     CR_TRY(cr_judges_start(&run->judges, config, run->config_path, run->self_path, err));
@@ -236,7 +236,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
 void cr_run_close(cr_run *run)
 {
     cr_child_stop(&run->actors.child, 2);
-    cr_heartbeat_stop(run->word);
+    cr_heartbeat_stop(run->heartbeat);
     cr_mpi_folder_close(&run->mpi_folder);
     if (run->mark[0]) {
         cr_run_mark_remove(run->output_dir);
@@ -262,7 +262,7 @@ void cr_run_close(cr_run *run)
 
 enum { WHO_BYTES = 160, LOOK_SECONDS = 1, STOPPED_SECONDS = 5 };
 
-/* "actor_train rank 1 on h2" of a world rank, without the host while nothing was heard of it. */
+/* "actor_train rank 1 on h2" of a world rank, without the host until its first report. */
 static const char *name_of(const cr_run *run, int world_rank, char text[WHO_BYTES])
 {
     char who[64];
@@ -284,7 +284,7 @@ static bool is_host(const char *a, const char *b)
 /* A host but this one of which no rank has given a sign of life for that long, or NULL. */
 static const char *silent_host(const cr_run *run, double min_s, double *silent_s)
 {
-    for (int i = 0; run->word && i < run->layout.num_ranks; i++) {
+    for (int i = 0; run->heartbeat && i < run->layout.num_ranks; i++) {
         const char *host = run->lives[i].host;
         double moved_s = 0;
         for (int k = 0; k < run->layout.num_ranks; k++)
@@ -552,7 +552,7 @@ cr_status cr_run_send(cr_run *run, cr_role role, int rank, cr_ask ask, cr_record
     return err->status;
 }
 
-/* The failure that a reply tells. */
+/* The failure that a reply reports. */
 static cr_status fail_as(cr_run *run, const cr_request *request, const cr_record *reply,
                          cr_status status, cr_err *err)
 {

@@ -34,9 +34,8 @@ typedef struct cr_run {
     char *output_dir, *config_path, *self_path; /* owned */
     int64_t first_step, step;                   /* step: the one that runs now, for messages */
     cr_endpoint endpoint;
-    cr_exchange *x; /* the endpoint's */
-    cr_heartbeat
-        *word; /* of this launcher, for ranks of other hosts (heartbeat.h); NULL: there are none */
+    cr_exchange *x;          /* the endpoint's */
+    cr_heartbeat *heartbeat; /* of this launcher, for ranks of other hosts; NULL: there are none */
     cr_server_plan server_plan;
     bool has_server_answered; /* the embedded one */
     cr_child server;

@@ -319,7 +319,7 @@ cr_status cr_session_open(cr_session *s, const char *device, cr_err *err)
     return cr_full_weights_load(&s->full, s->model, s->dev, s->dtype, s->folder, err);
 }
 
-/* A rank but 0 has failed: rank 0, if it hears of that, tells its launcher, which then ends all. */
+/* A rank but 0 has failed: rank 0, if that is reported to it, reports to its launcher, which then ends all. */
 static void leave_to_rank_0(const cr_session *s, const cr_command *command, const cr_err *err)
 {
     bool is_beside_0 = cr_world_is_here(s->world, 0);

@@ -87,7 +87,7 @@ typedef struct cri_comm {
     cr_status (*post)(cr_group *group, const cri_entry *entry, cr_err *err); /* control plane */
     cr_status (*complete)(cr_group *group, uint32_t sequence, cr_err *err);  /* only this waits */
     bool (*is_done)(const cr_group *group, uint32_t sequence);
-    /* Tells ranks that do not see this one's board. */
+    /* Signals ranks that do not see this one's board. */
     void (*abort)(cr_group *group, const cr_err *failure);
     /* Small collectives: each does its own rounds of cri_call_round. */
     cr_status (*all_reduce)(cri_call *call, const cri_vector *v, cr_err *err);

@@ -50,7 +50,7 @@ int cr_world_rank_here(void);
 CR_MUST cr_status cr_world_open(const cr_world_args *args, cr_world **out, cr_err *err);
 /* Collective unless a failure was seen (then MPI is left as it is: exit with a non-zero code). */
 void cr_world_close(cr_world *world);
-/* Tell the waiting ranks of this host that this one has failed: they stop waiting with CR_EPEER and
+/* Signal to the waiting ranks of this host that this one has failed: they stop waiting with CR_EPEER and
  * its message. Call it before leaving with an error. */
 void cr_world_fail(cr_world *world, const cr_err *err);
 

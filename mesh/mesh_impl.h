@@ -103,7 +103,7 @@ struct cr_world {
     cri_board private_board;
     cri_watchdog *watchdog;
     struct cri_flight *flight;
-    cr_group *groups; /* all that are open: cr_world_fail tells their ranks */
+    cr_group *groups; /* all that are open: cr_world_fail signals to their ranks */
 };
 
 /* "rank 2", or "rank 2 on h2" if that is another host. text holds CRI_RANK_BYTES. */

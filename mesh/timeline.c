@@ -229,7 +229,7 @@ static const cr_flight_log *best_of_host(const cr_timeline *t, size_t at)
     return best;
 }
 
-/* Seconds a second that a clock loses to the one it asked; 0: too short a time to tell, or that one was set. */
+/* Seconds a second that a clock loses to the one it asked; 0: too short a time to measure, or that one was set. */
 static double drift_of(const cr_flight_log *log)
 {
     static const double MIN_S = 10, MAX_NUM = 1e-3; /* clocks of machines drift by 1e-4 at worst */

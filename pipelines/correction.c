@@ -1,5 +1,5 @@
 /* correction.c -- weights and filters against the difference of sampler and trainer, and weights of
- * samples (see assemble_impl.h). Both are of the whole batch, before it is dealt to ranks. */
+ * samples (see assemble_impl.h). Both are of the whole batch, before it is distributed over ranks. */
 #include "pipelines/assemble_impl.h"
 #include "reports/metrics.h"
 #include "rl/loss.h"

@@ -242,23 +242,23 @@ void cri_sample_metrics(const cr_learning *l, const cri_learn_batch *b, size_t f
     cr_free(s.x);
 }
 
-/* Tokens of the train ranks' batches: as they were dealt, and cut in the order of the samples. */
+/* Tokens of the train ranks' batches: as they were distributed, and cut in the order of the samples. */
 void cri_balance_metrics(const cri_learn_batch *b, const int32_t *rank, int num_dp, cr_metrics *m)
 {
-    double *dealt = CR_NEW_ARRAY(double, 2 * num_dp), *cut = dealt + num_dp, sum = 0;
+    double *actual = CR_NEW_ARRAY(double, 2 * num_dp), *cut = actual + num_dp, sum = 0;
     double low[2] = {INFINITY, INFINITY}, high[2] = {0, 0};
     size_t n = b->r->num_samples;
 
     for (size_t i = 0; i < n; i++) {
         double tokens =
             (double)(b->data->rows[b->r->samples[i].row].num_ids + b->r->samples[i].num_ids);
-        dealt[rank[i]] += tokens;
+        actual[rank[i]] += tokens;
         cut[i * (size_t)num_dp / n] += tokens;
         sum += tokens;
     }
     for (int r = 0; r < 2 * num_dp; r++) {
-        low[r / num_dp] = fmin(low[r / num_dp], dealt[r]);
-        high[r / num_dp] = fmax(high[r / num_dp], dealt[r]);
+        low[r / num_dp] = fmin(low[r / num_dp], actual[r]);
+        high[r / num_dp] = fmax(high[r / num_dp], actual[r]);
     }
     cr_metrics_set(m, low[1], "global_seqlen/actor_train/min");
     cr_metrics_set(m, high[1], "global_seqlen/actor_train/max");
@@ -266,7 +266,7 @@ void cri_balance_metrics(const cri_learn_batch *b, const int32_t *rank, int num_
     cr_metrics_set(m, low[0], "global_seqlen/actor_train/balanced_min");
     cr_metrics_set(m, high[0], "global_seqlen/actor_train/balanced_max");
     cr_metrics_set(m, sum / num_dp, "global_seqlen/actor_train/mean");
-    cr_free(dealt);
+    cr_free(actual);
 }
 
 /* ---- of one pg_variant ---- */

@@ -49,7 +49,7 @@ typedef struct cr_moved {
 cr_moved cr_plan_moved(const cr_plan_role *role, const cr_plan_place *place, cr_flow flow,
                        cr_plan_pass pass);
 
-/* 0 where a rate that it needs is not known; is_known tells. */
+/* 0 where a rate that it needs is not known (is_known false). */
 typedef struct cr_pass_time {
     cr_moved moved[CR_NUM_FLOWS];
     double compute_s, flow_s[CR_NUM_FLOWS], exposed_s, all_s;

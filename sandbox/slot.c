@@ -100,7 +100,7 @@ static void become_zygote(slot *s, int control, int filter, int harness)
 }
 
 /* A message of the interpreter, at most until then; false: it has not come. */
-static bool hear(slot *s, double until, char *text, size_t text_bytes)
+static bool read_line(slot *s, double until, char *text, size_t text_bytes)
 {
     struct pollfd ready = {.fd = s->zygote_fd, .events = POLLIN};
     double left = until - cr_now_s();
@@ -141,7 +141,7 @@ static cr_status start_zygote(slot *s, cr_err *err)
     close(filter);
     close(text);
     s->zygote_fd = pair[0];
-    if (hear(s, cr_now_s() + START_S, said, sizeof said)) return CR_OK;
+    if (read_line(s, cr_now_s() + START_S, said, sizeof said)) return CR_OK;
     return fail_zygote(s, "does not start in its sandbox", err);
 }
 
@@ -233,7 +233,7 @@ static bool take_message(slot *s, const cri_sandbox_request *request, double unt
     long long pid, status, cpu_us, peak_kb;
     char text[128];
 
-    if (!hear(s, until, text, sizeof text)) return false;
+    if (!read_line(s, until, text, sizeof text)) return false;
     if (sscanf(text, "started %lld", &pid) == 1) {
         if (s->num_started < 2) s->pids[s->num_started++] = (pid_t)pid;
         s->num_live++;

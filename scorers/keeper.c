@@ -57,15 +57,15 @@ static void end_as(int status)
 
 bool cr_keep(pid_t parent)
 {
-    const int heard[] = {SIGCHLD, SIGTERM, SIGHUP, SIGINT};
+    const int handled[] = {SIGCHLD, SIGTERM, SIGHUP, SIGINT};
     sigset_t set, before;
     pid_t keeper = getpid(), program;
     int number = 0, status = 0;
     bool has_ended = false;
 
     sigemptyset(&set);
-    for (size_t i = 0; i < CR_COUNT(heard); i++)
-        sigaddset(&set, heard[i]);
+    for (size_t i = 0; i < CR_COUNT(handled); i++)
+        sigaddset(&set, handled[i]);
     sigprocmask(SIG_BLOCK, &set, &before);
     setpgid(0, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

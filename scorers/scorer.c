@@ -301,7 +301,7 @@ static bool was_answered(const cr_scorer *s, const char *id)
     return false;
 }
 
-static void tell(cr_scorer *s)
+static void wake(cr_scorer *s)
 {
     if (!s->has_told) cr_log(CR_LOG_WARN, "reward", "%s: %s", s->args.argv[0], s->wrong);
     s->has_told = true;
@@ -315,7 +315,7 @@ static void take_wrong_line(cr_scorer *s, const char *why, const char *line, siz
              "the program wrote a line that is not an answer (%.180s): %.*s", why,
              (int)(n < SHOWN ? n : SHOWN), line);
     if (s->num_asked == 0) {
-        tell(s);
+        wake(s);
         return;
     }
     if (++s->num_wrong < s->num_asked) return;
@@ -365,7 +365,7 @@ static void take_line(cr_scorer *s, const char *line, size_t n)
     } else if (was_answered(s, id)) {
         snprintf(s->wrong, sizeof s->wrong, "the program answered a line twice: %.*s",
                  (int)(n < SHOWN ? n : SHOWN), line);
-        tell(s);
+        wake(s);
     } else if (!take_late(s, id)) {
         take_wrong_line(s, "nothing with its id is asked", line, n);
     }

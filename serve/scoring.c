@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define NO_DEADLINE_S 1e9
-enum { TOLD = -1 /* in place of a model: a text follows */ };
+enum { TEXT_FOLLOWS = -1 /* in place of a model: a text follows */ };
 
 /* What a message of a round begins with. */
 typedef struct round_of {
@@ -480,9 +480,9 @@ cr_status cr_scoring_end(cr_scoring *s, cr_err *err)
     return share(s, err);
 }
 
-cr_status cr_scoring_tell(cr_scoring *s, const char *text, cr_err *err)
+cr_status cr_scoring_send(cr_scoring *s, const char *text, cr_err *err)
 {
-    const int32_t word = TOLD;
+    const int32_t word = TEXT_FOLLOWS;
 
     cr_buf_clear(&s->sent);
     cr_buf_add(&s->sent, &word, sizeof word);
@@ -490,18 +490,18 @@ cr_status cr_scoring_tell(cr_scoring *s, const char *text, cr_err *err)
     return share(s, err);
 }
 
-cr_status cr_scoring_follow(cr_scoring *s, cr_buf *told, cr_err *err)
+cr_status cr_scoring_follow(cr_scoring *s, cr_buf *text, cr_err *err)
 {
     int32_t word;
 
-    if (told) cr_buf_clear(told);
+    if (text) cr_buf_clear(text);
     for (;;) {
         CR_TRY(share(s, err));
         if (s->round.num_bytes == 0) return CR_OK;
         memcpy(&word, s->round.data, sizeof word);
-        if (word == TOLD) {
-            CR_CHECK(told, "a text for ranks that expect none");
-            cr_buf_add(told, s->round.data + sizeof word, s->round.num_bytes - sizeof word);
+        if (word == TEXT_FOLLOWS) {
+            CR_CHECK(text, "a text for ranks that expect none");
+            cr_buf_add(text, s->round.data + sizeof word, s->round.num_bytes - sizeof word);
             return CR_OK;
         }
         CR_TRY(run_round(s, err));

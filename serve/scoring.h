@@ -80,9 +80,9 @@ double cr_scoring_forward_s(const cr_scoring *s);
 /* On rank 0: there will be no more rounds. Collective. */
 CR_MUST cr_status cr_scoring_end(cr_scoring *s, cr_err *err);
 /* On rank 0: a text for the other ranks, which leave cr_scoring_follow with it; not empty. Collective. */
-CR_MUST cr_status cr_scoring_tell(cr_scoring *s, const char *text, cr_err *err);
-/* On the other ranks: their parts of all rounds until then. *told: the text, "" at the end; NULL: rank 0 tells
+CR_MUST cr_status cr_scoring_send(cr_scoring *s, const char *text, cr_err *err);
+/* On the other ranks: their parts of all rounds until then. *text: what rank 0 sent, "" at the end; NULL: rank 0 sends
  * none. Collective. */
-CR_MUST cr_status cr_scoring_follow(cr_scoring *s, cr_buf *told, cr_err *err);
+CR_MUST cr_status cr_scoring_follow(cr_scoring *s, cr_buf *text, cr_err *err);
 
 #endif

@@ -151,7 +151,7 @@ static cr_status announce(cri_unit *u, cr_err *err)
 }
 
 /* Write the own part into the gathered buffer (when the others have stopped reading what was there) and
- * tell them; does not wait for theirs. */
+ * signal that to them; does not wait for theirs. */
 static cr_status publish(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
@@ -547,7 +547,7 @@ cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
     return f->args.reshard == CR_RESHARD_ALWAYS ? reshard(&f->state[0], err) : CR_OK;
 }
 
-static void tell_watcher(cr_fsdp *f, const cr_module *module, cr_phase phase)
+static void notify_watcher(cr_fsdp *f, const cr_module *module, cr_phase phase)
 {
     cr_fsdp_moment moment = {module, phase, f->gathered_now, f->reduced_now, 0, 0};
 
@@ -566,7 +566,7 @@ cr_status cri_before(void *ctx, const cr_module *module, cr_phase phase, cr_err 
         if (phase != CR_BACKWARD || !module->is_lookup) CR_TRY(need(u, err));
         if (phase == CR_BACKWARD) CR_TRY(begin_grads(u, err));
     }
-    tell_watcher(ctx, module, phase);
+    notify_watcher(ctx, module, phase);
     return CR_OK;
 }
 
@@ -577,7 +577,7 @@ cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *
     cri_unit *u = module->unit;
 
     CR_TRY(progress(f, err));
-    tell_watcher(f, module, phase);
+    notify_watcher(f, module, phase);
     if (!u || u->index == 0) return CR_OK;
     if (phase == CR_RECOMPUTE && !u->unit->is_expert) return CR_OK;
     if (phase == CR_BACKWARD) CR_TRY(end_grads(u, err));

@@ -30,7 +30,7 @@
 
 typedef struct cr_ulysses cr_ulysses;
 
-/* CR_ECONFIG (M4, M5): the model's heads cannot be dealt to the ranks of mesh's ulysses axis. Local. */
+/* CR_ECONFIG (M4, M5): the model's heads cannot be distributed over the ranks of mesh's ulysses axis. Local. */
 CR_MUST cr_status cr_ulysses_create(const cr_mesh *mesh, const cr_model *model, cr_ulysses **out,
                                     cr_err *err);
 void cr_ulysses_destroy(cr_ulysses *u); /* accepts NULL */

@@ -288,7 +288,7 @@ static bool resolve(cr_yaml *yaml, struct cr_item *item, int chain, cr_diagnosti
     else
         value = expand(yaml, item->key, n, chain, &out, d);
     cr_buf_free(&out);
-    item->value = value ? value : cr_node_new(yaml, CR_NODE_NULL, n->place); /* told once */
+    item->value = value ? value : cr_node_new(yaml, CR_NODE_NULL, n->place); /* reported once */
     return value != NULL;
 }
 

@@ -43,7 +43,7 @@ static int by_node(const void *a, const void *b)
                               : (x->number > y->number) - (x->number < y->number);
 }
 
-/* Where the machine does not tell its cores, hardware threads are taken for them. */
+/* Where the machine does not report its cores, hardware threads are taken for them. */
 static void take_cores(hwloc_topology_t from, cr_topology *t)
 {
     hwloc_obj_type_t type =

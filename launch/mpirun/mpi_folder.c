@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ABANDON_MS = 1000 }; /* a daemon that reaches mpirun has told it by then, and ends */
+enum { ABANDON_MS = 1000 }; /* a daemon that reaches mpirun has reported it by then, and ends */
 
 static const char shared[] = "/dev/shm", start[] = "croll.";
 enum {
@@ -95,7 +95,7 @@ void cr_mpi_folder_close(cr_mpi_folder *folder)
 
 /* ---- on a rank ---- */
 
-/* Open MPI tells its option to the ranks; NULL: the folder is not one of croll's. */
+/* Open MPI passes its option to the ranks; NULL: the folder is not one of croll's. */
 static const char *path_here(void)
 {
     const char *path = getenv("OMPI_MCA_orte_tmpdir_base"),

@@ -30,7 +30,7 @@ void cr_mpi_folder_close(cr_mpi_folder *folder);
 
 /* On a rank, before it has threads: see to the folder on this host. */
 void cr_mpi_folder_join(void);
-/* On a rank that ends now, because it has no word from its launcher: the daemon of this host, if it does not end with the
+/* On a rank that ends now, because it has no heartbeat from its launcher: the daemon of this host, if it does not end with the
  * rank, is killed after a second, and the other ranks with it. */
 void cr_mpi_folder_abandon(void);
 

@@ -16,7 +16,7 @@ static bool is_own_crash(const cr_watched *w, const char *line)
     return colon && atol(colon + 1) == (long)w->child.pid;
 }
 
-/* Lines of Open MPI and PMIx that tell a cause, and what it is to a user. */
+/* Lines of Open MPI and PMIx that name a cause, and what it means to a user. */
 static const struct {
     const char *text, *meaning;
 } causes[] = {
@@ -94,7 +94,7 @@ static bool is_own(const char *line)
            (colon && rank && rank < colon && !strchr(" [", line[0]));
 }
 
-/* What the line tells of a failure. */
+/* The failure that the line reports. */
 static void learn(cr_watched *w, const char *line, bool is_noise)
 {
     const char *rank = strstr(line, "process rank "), *host = strstr(line, " on node ");

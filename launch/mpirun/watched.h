@@ -1,7 +1,7 @@
 /* watched.h -- a program whose stderr is read: mpirun and the ranks that it holds, or one process of ours.
  *
  * Its lines are shown, but for what Open MPI, PMIx and ssh write that says nothing to a user; what they say of a failure is
- * kept. Text is the last resort: a rank that can tells why by a record (launch/last_words.h). The struct stays where it was started
+ * kept. Text is the last resort: a rank that can reports why by a record (launch/last_words.h). The struct stays where it was started
  * until it has ended. One thread (the launcher's).
  */
 #ifndef CR_WATCHED_H

@@ -217,7 +217,7 @@ static cr_status look_here(cr_agent_look *host, cr_err *err)
     cr_buf cpus = {0};
     const char *name;
 
-    cr_note(cr_gpu_probe(gpus, &absent)); /* without GPUs it has none to tell */
+    cr_note(cr_gpu_probe(gpus, &absent)); /* without GPUs it has none to report */
     CR_TRY_GOTO(out, cr_topology_read(NULL, &t, err));
     *host = (cr_agent_look){
         .num_gpus = gpus->num_gpus, .num_cores = t.num_cores, .num_nodes = t.num_nodes};

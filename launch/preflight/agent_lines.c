@@ -102,7 +102,7 @@ static cr_status get_texts(const json_t *object, const char *key, char ***out, s
     return CR_OK;
 }
 
-/* The object of a line; an answer that tells an error is a failure. */
+/* The object of a line; an answer that reports an error is a failure. */
 static cr_status open_line(const char *line, size_t num_bytes, json_t **out, cr_err *err)
 {
     const char *error;

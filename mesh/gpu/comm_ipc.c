@@ -84,7 +84,7 @@ static cr_status ipc_open(cr_group *g, cr_err *err)
 
 /* ---- a transfer ---- */
 
-typedef struct part { /* what a rank tells the others; its pieces follow, sends before receives */
+typedef struct part { /* what a rank sends the others; its pieces follow, sends before receives */
     uint64_t num_sends, num_recvs, lends_send, lends_recv;
     cr_gpu_loan send, recv;
 } part;
@@ -136,7 +136,7 @@ static bool is_lent(const move *m, bool is_send)
     return false;
 }
 
-/* What this rank tells the others. */
+/* What this rank sends the others. */
 static cr_status lend(const move *m, cr_buf *out, cr_err *err)
 {
     part mine = {.num_sends = m->x->num_sends, .num_recvs = m->x->num_recvs};

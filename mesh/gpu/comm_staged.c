@@ -171,7 +171,7 @@ static cr_status reduce_begin(cr_reduce *reduce, int slot, size_t *at, cr_err *e
     return reduce->group->base->reduce_begin(reduce, slot, &reduce->slots[slot].base_at, err);
 }
 
-/* The post tells the ranks of this host that it can be read. */
+/* The post signals to the ranks of this host that it can be read. */
 static cr_status reduce_fetch(cr_reduce *reduce, int slot, cr_err *err)
 {
     const cr_group *g = reduce->group;

@@ -4,7 +4,7 @@
  * a number, the host's first rank exchanges that entry with the first ranks of the other hosts, h (h - 1) messages for
  * h hosts. When those agree it raises `agreed`, for which the other ranks of its host wait. A failure is passed on
  * the same way, so that every rank names the ranks that differ. Each level waits a quarter of the deadline longer than
- * the one below, so that it hears who is missing before it gives up itself; ranks that began to wait more than that
+ * the one below, so that it is informed who is missing before it gives up itself; ranks that began to wait more than that
  * before the others name the rank that they wait for instead.
  *
  * Data (between.h): a gather has one buffer a host, which each part enters once. A reduction has a buffer a rank in the

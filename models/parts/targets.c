@@ -538,7 +538,7 @@ static void list_adapted(const targets *t, const cr_model *model, cr_adapter_opt
     cr_buf_free(&parameters);
 }
 
-/* What o leaves open is as its folder says; what it says is not otherwise there. Which modules those are, their tensors tell. */
+/* What o leaves open is as its folder says; what it says is not otherwise there. Which modules those are follows from their tensors. */
 static cr_status complete(const cr_adapter_options *there, cr_adapter_options *o, cr_err *err)
 {
     const bool has_alpha = o->alpha < 0 || o->alpha > 0;

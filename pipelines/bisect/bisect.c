@@ -188,7 +188,7 @@ static bool line_differs(json_t *a, json_t *b, double tolerance, phase *limit, c
     return is_found;
 }
 
-/* A line that is not JSON, or that no value tells from the other's. */
+/* A line that is not JSON, or no value of which differs from the other's. */
 static void put_byte(const char *const line[2], const size_t num[2], size_t number,
                      cri_difference *at)
 {

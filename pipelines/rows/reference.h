@@ -21,7 +21,7 @@ typedef struct cr_reference_table {
 
 /* Digest of the .safetensors files and config.json of a MODEL folder, all bytes of them. */
 CR_MUST cr_status cr_reference_weights(const char *folder, char hex[CR_DIGEST_TEXT], cr_err *err);
-/* The table of a data set in the folder, with what its file has. weights: what tells the reference from others, as text. */
+/* The table of a data set in the folder, with what its file has. weights: the identity of the reference, as text. */
 CR_MUST cr_status cr_reference_open(cr_reference_table *t, const cr_dataset *data,
                                     const char *folder, const char *weights, cr_err *err);
 void cr_reference_close(cr_reference_table *t); /* also of {.fd = -1} */

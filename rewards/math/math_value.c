@@ -757,7 +757,7 @@ cri_answer cri_value_equal(const cri_math_value *a, const cri_math_value *b)
         near = 8 * (a->error[k] + b->error[k]) + 4 * EPS * (cabsl(a->z[k]) + cabsl(b->z[k]));
         size = fmaxl(cabsl(a->z[k]), cabsl(b->z[k]));
         if (d > near) return CRI_NO;
-        usable += near <= 1e-7L * fmaxl(size, 1e-6L); /* else: too vague to tell */
+        usable += near <= 1e-7L * fmaxl(size, 1e-6L); /* else: too vague to decide */
     }
     return usable ? CRI_YES : CRI_UNKNOWN;
 }

@@ -27,7 +27,7 @@ enum { INDEX_BITS = 20, MAX_OPEN = 4096 }; /* lines, a rank */
 typedef struct request {
     struct request *next;
     cr_line line;
-    int rank;          /* that it was dealt to */
+    int rank;          /* that computes it */
     bool is_streaming; /* its text is shown as it comes */
     size_t shown, num_tokens;
     cr_generated *done; /* [n] */
@@ -51,15 +51,15 @@ typedef struct ask {
     bool has_ended;
 } ask;
 
-/* Messages. Rank 0: int32, 1 if this is the last meeting; then a `dealt` and its ids for each line. Other ranks: for each
+/* Messages. Rank 0: int32, 1 if this is the last meeting; then an `assignment` and its ids for each line. Other ranks: for each
  * sample that is complete a `done` with its ids, log-probs and text; for a line that the engine refuses one whose text
  * is the reason. All but texts is words of 4 bytes. */
-typedef struct dealt {
+typedef struct assignment {
     uint64_t request;  /* rank 0's, which comes back in `done` */
     uint64_t first_id; /* of its samples */
     int64_t rank;
     uint64_t num_ids;
-} dealt;
+} assignment;
 
 typedef struct done {
     uint64_t request, sample_id, num_ids, text_bytes;
@@ -135,7 +135,7 @@ static void refuse(ask *a, request *r, const char *reason)
 static void deal(ask *a, const cr_line *line)
 {
     request *r = CR_NEW(request);
-    dealt d;
+    assignment d;
     cr_err err = {0};
 
     r->line = *line;
@@ -144,7 +144,7 @@ static void deal(ask *a, const cr_line *line)
     r->done = CR_NEW_ARRAY(cr_generated, a->num_samples);
     r->rank = lightest(a);
     a->load[r->rank] += (int64_t)a->num_samples;
-    d = (dealt){(uintptr_t)r, first_id(&r->line), r->rank, r->line.num_ids};
+    d = (assignment){(uintptr_t)r, first_id(&r->line), r->rank, r->line.num_ids};
     if (r->rank != 0) {
         cr_buf_add(&a->sent, &d, sizeof d);
         cr_buf_add(&a->sent, r->line.ids, r->line.num_ids * sizeof *r->line.ids);
@@ -283,7 +283,7 @@ static void send_done(ask *a, const cr_generated *g)
 static void take_lines(ask *a)
 {
     const char *at = a->got.data + sizeof(int32_t), *end = a->got.data + a->offsets[1];
-    dealt d;
+    assignment d;
 
     for (; at < end; at += d.num_ids * sizeof(int32_t)) {
         cr_err err = {0};

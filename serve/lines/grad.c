@@ -4,7 +4,7 @@
  * label tokens as weight: that part does depend on the cut.
  *
  * The loss is summed over all label tokens of all lines and divided by their number, so it has to
- * know all lines before the first backward; how they are dealt to ranks and cut into micro-batches
+ * know all lines before the first backward; how they are distributed over ranks and cut into micro-batches
  * changes nothing but the order of float32 sums. Rank 0 reads and writes; the others get the lines.
  */
 #include "serve/lines/grad.h"

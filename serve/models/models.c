@@ -486,11 +486,11 @@ static void set_version(cr_served *next, const cr_served *old, const char *wante
         snprintf(next->version, sizeof next->version, "%lld", (long long)next->num_before + 1);
 }
 
-/* On rank 0: load and check, and tell the others. Not CR_OK: nothing has changed, unless it is fatal. */
+/* On rank 0: load, check, and send the result to the others. Not CR_OK: nothing has changed, unless it is fatal. */
 static cr_status try_next(cr_serve_models *m, cr_err *err)
 {
     char *text = cr_asprintf("load %s", m->next->folder);
-    cr_status status = cr_scoring_tell(m->scoring, text, err);
+    cr_status status = cr_scoring_send(m->scoring, text, err);
 
     cr_free(text);
     CR_TRY(status);
@@ -516,7 +516,7 @@ cr_status cr_serve_models_update(void *models, const cr_serve_update *wanted, si
     }
     if (try_next(m, err) == CR_OK) {
         snprintf(text, sizeof text, "take %zu", place);
-        CR_TRY(cr_scoring_tell(m->scoring, text, err));
+        CR_TRY(cr_scoring_send(m->scoring, text, err));
         take_next(m, place);
         cr_log(CR_LOG_INFO, "serve", "%s has version %s: weights %.12s of %s",
                m->served[place]->names->name, m->served[place]->version,
@@ -527,12 +527,12 @@ cr_status cr_serve_models_update(void *models, const cr_serve_update *wanted, si
     cr_serve_fail(error, 400, "invalid_value", "model_path", "%s", err->msg);
     *err = (cr_err){0};
     has_loaded = m->next->fsdp != NULL;
-    if (has_loaded) CR_TRY(cr_scoring_tell(m->scoring, "drop", err));
+    if (has_loaded) CR_TRY(cr_scoring_send(m->scoring, "drop", err));
     drop_next(m);
     return CR_OK;
 }
 
-/* What rank 0 tells. A rank that could not load has the error of all. */
+/* What rank 0 sends. A rank that could not load has the error of all. */
 static cr_status obey(cr_serve_models *m, const char *text, cr_err *err)
 {
     if (strncmp(text, "load ", 5) == 0) {
@@ -549,14 +549,14 @@ static cr_status obey(cr_serve_models *m, const char *text, cr_err *err)
 
 cr_status cr_serve_models_follow(cr_serve_models *m, cr_err *err)
 {
-    cr_buf told = {0};
+    cr_buf command = {0};
 
     while (err->status == CR_OK) {
-        cr_note(cr_scoring_follow(m->scoring, &told, err));
-        if (err->status != CR_OK || told.num_bytes == 0) break;
-        cr_note(obey(m, told.data, err));
+        cr_note(cr_scoring_follow(m->scoring, &command, err));
+        if (err->status != CR_OK || command.num_bytes == 0) break;
+        cr_note(obey(m, command.data, err));
     }
-    cr_buf_free(&told);
+    cr_buf_free(&command);
     return err->status;
 }
 

@@ -28,7 +28,7 @@ static uint64_t new_seed(void)
     return seed;
 }
 
-/* Users share no computed beginnings of prompts: cached_tokens and the time would tell what others have sent. */
+/* Users share no computed beginnings of prompts: cached_tokens and the time would reveal what others have sent. */
 static void salt(cr_serve_sampling *how, const char *user)
 {
     const char *sent = how->cache_salt ? how->cache_salt : "";

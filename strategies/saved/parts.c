@@ -53,7 +53,7 @@ static cr_status send_block(void *ctx, const void *data, size_t num_bytes, cr_er
     return m->s->reader ? cri_record_reader_feed(m->s->reader, data, num_bytes, err) : CR_OK;
 }
 
-/* own: a failure of this rank, which the others hear of in the agreement. */
+/* own: a failure of this rank, which the agreement reports to the others. */
 static cr_status send_all(mover *m, cr_err *own, cr_err *err)
 {
     cri_records r = {.flush = send_block, .ctx = m};

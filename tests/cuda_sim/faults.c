@@ -17,7 +17,7 @@ enum { NUM_SEEDS = 24 };
 static const struct kernel_case {
     wrong_kind kind;
     const char *says;   /* NULL: it is right */
-    bool needs_checked; /* else only numbers can tell */
+    bool needs_checked; /* else only numbers can show it */
 } kernel_cases[] = {
     {WRONG_NO_BARRIER, "shared memory", true}, /* a race, or a read too early: by seed */
     {RIGHT_BARRIER, NULL, false},

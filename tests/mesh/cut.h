@@ -93,7 +93,7 @@ static void cut_pass_by_tokens(const cut *c, cr_fsdp *f, cut_loss *l, cut_batch 
     }
 }
 
-/* Forward and backward over all samples, dealt to the dp ranks in turn. */
+/* Forward and backward over all samples, distributed over the dp ranks in turn. */
 static void cut_pass(const cut *c, cr_fsdp *f, cut_result *r)
 {
     cr_group *dp = f->mesh->group[CR_AXIS_DP];

@@ -254,7 +254,7 @@ static grads at_once(const setting *s, const char *family)
     return g;
 }
 
-/* Sequences are dealt to the data-parallel ranks in turn. */
+/* Sequences are distributed over the data-parallel ranks in turn. */
 static grads on_ranks(const setting *s, const char *family)
 {
     const cr_fsdp_args args = {.is_train = true,
@@ -306,7 +306,7 @@ static grads on_ranks(const setting *s, const char *family)
     return g;
 }
 
-/* Dealt in turn: with two ranks the first has what stands at 0, 2, 4. */
+/* Distributed in turn: with two ranks the first has what stands at 0, 2, 4. */
 #define TEXT_AND_IMAGES   NOTHING, ONE_IMAGE, NOTHING, TWO_IMAGES, NOTHING, ONE_IMAGE
 #define IMAGES_AND_VIDEOS ONE_IMAGE, BOTH, TWO_IMAGES, ONE_VIDEO, ONE_IMAGE, BOTH
 #define ONE_OF_ALL        NOTHING, NOTHING, NOTHING, NOTHING, BOTH, NOTHING

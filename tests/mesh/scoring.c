@@ -240,15 +240,15 @@ static void run(int size, int fsdp, int ulysses, cr_dtype dtype, prompt *all, cr
         make_prompts(all, (int32_t)b.model->config.vocab_size);
         if (me == 0) {
             ask_all(&b, all, &numbers);
-            OK(cr_scoring_tell(b.scoring, "news", &err));
+            OK(cr_scoring_send(b.scoring, "news", &err));
             OK(cr_scoring_end(b.scoring, &err));
         } else {
-            cr_buf told = {0};
-            OK(cr_scoring_follow(b.scoring, &told, &err));
-            CR_CHECK(told.num_bytes == 4 && memcmp(told.data, "news", 4) == 0, "another text");
-            OK(cr_scoring_follow(b.scoring, &told, &err));
-            CR_CHECK(told.num_bytes == 0, "no end");
-            cr_buf_free(&told);
+            cr_buf text = {0};
+            OK(cr_scoring_follow(b.scoring, &text, &err));
+            CR_CHECK(text.num_bytes == 4 && memcmp(text.data, "news", 4) == 0, "another text");
+            OK(cr_scoring_follow(b.scoring, &text, &err));
+            CR_CHECK(text.num_bytes == 0, "no end");
+            cr_buf_free(&text);
         }
         bench_close(&b);
     }

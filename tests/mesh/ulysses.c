@@ -1,7 +1,7 @@
 /* ulysses.c -- sequence parallel on 2 and 4 ranks against one rank: log-probs have the same bits, and
  * gradients are those of one rank (C37), with every way to deal key/value heads, ragged packing, with
  * and without recompute, under FSDP and HSDP; the layout of both exchanges element by element (C36);
- * batches shorter than the group; heads that cannot be dealt (M4, M5).
+ * batches shorter than the group; heads that cannot be distributed (M4, M5).
  * Not covered: several hosts, images.
  * // ranks: 4
  * // also on far

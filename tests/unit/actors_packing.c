@@ -14,7 +14,7 @@ static void test_micro_batches(void **state)
     size_t tokens[NUM], work[NUM / MINI][5][DP] = {0}, seen[NUM / MINI][DP] = {0};
     int32_t mini[NUM], rank[NUM];
     uint32_t order[NUM];
-    bool is_dealt[NUM] = {false};
+    bool is_assigned[NUM] = {false};
 
     (void)state;
     for (size_t i = 0; i < NUM; i++)
@@ -22,8 +22,8 @@ static void test_micro_batches(void **state)
     cr_packing_deal(tokens, NUM, GROUP, DP, MICRO, MINI, 42, 3, order, mini, rank);
     for (size_t k = 0; k < NUM; k++) {
         uint32_t i = order[k];
-        assert_false(is_dealt[i]);
-        is_dealt[i] = true;
+        assert_false(is_assigned[i]);
+        is_assigned[i] = true;
         assert_int_equal(mini[i], k / MINI);
         work[mini[i]][seen[mini[i]][rank[i]]++ / MICRO][rank[i]] += tokens[i];
     }

@@ -417,7 +417,7 @@ static void write_checkpoint(const char *path, const cr_model *model, bool is_hu
     cr_free(index);
 }
 
-/* Files as on the hub and as Transformers 5 may keep them, also where a tensor's shape does not tell
+/* Files as on the hub and as Transformers 5 may keep them, also where a tensor's shape does not show
  * (h = 2 m, h = m); every range of elements. */
 static void c41_stacked_experts(void **state)
 {

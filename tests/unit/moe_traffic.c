@@ -1,4 +1,4 @@
-/* moe_traffic.c -- a rank of a world that only counts (meta) runs forward and backward with experts dealt to
+/* moe_traffic.c -- a rank of a world that only counts (meta) runs forward and backward with experts distributed over
  * ranks: the bytes of the all-to-alls are those of the closed formula, with and without recompute, a rank
  * computes what it would alone, and no number is ever touched.
  * Not covered: numbers (mesh/cut_matrix.c).
@@ -41,11 +41,11 @@ static void bytes_are_those_of_the_formula(void **state)
                     counts = NUM_EXPERTS * 8 * (ep - 1) / ep,
                     want = counts + 2 * rows * row + 2 * rows * (row + 4);
             traffic alone = run(1, 0, dtype, is_recomputed),
-                    dealt = run(ep, mode / 2 ? 8 / ep : 1, dtype, is_recomputed);
+                    spread = run(ep, mode / 2 ? 8 / ep : 1, dtype, is_recomputed);
             if (is_recomputed) want += counts + rows * row;
             assert_int_equal(alone.sent.num, 0);
-            assert_int_equal(dealt.sent.num_bytes, NUM_LAYERS * want);
-            assert_true(dealt.flops == alone.flops);
+            assert_int_equal(spread.sent.num_bytes, NUM_LAYERS * want);
+            assert_true(spread.flops == alone.flops);
         }
 }
 

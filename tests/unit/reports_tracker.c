@@ -1,5 +1,5 @@
 /* reports_tracker.c -- a tracker that does not read for a while gets whole lines, as many as the buffer holds, and is
- * told of the others; the run never waits for it.
+ * informed of the others; the run never waits for it.
  * Not covered: programs that end, and what they get (e2e/run_tracker.sh).
  */
 #include "reports/track_program.h"

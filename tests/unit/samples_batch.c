@@ -84,13 +84,13 @@ static void parts(void **state)
 {
     static const uint32_t order[SAMPLES] = {4, 2, 0, 1, 3};
     static const int32_t part[SAMPLES] = {0, 1, 0, 1, 1}, mini[SAMPLES] = {0, 1, 0, 0, 1};
-    const cr_deal dealt = {2, order, part, mini}, in_turn = {.num = 2}, whole = {.num = 1};
+    const cr_deal balanced = {2, order, part, mini}, in_turn = {.num = 2}, whole = {.num = 1};
     cr_sample_batch b;
 
     (void)state;
     fill(&b);
-    check_part(&b, &dealt, 0, (const size_t[]){2, 0}, 2);
-    check_part(&b, &dealt, 1, (const size_t[]){4, 1, 3}, 3);
+    check_part(&b, &balanced, 0, (const size_t[]){2, 0}, 2);
+    check_part(&b, &balanced, 1, (const size_t[]){4, 1, 3}, 3);
     check_part(&b, &in_turn, 0, (const size_t[]){0, 2, 4}, 3);
     check_part(&b, &in_turn, 1, (const size_t[]){1, 3}, 2);
     check_part(&b, &whole, 0, (const size_t[]){0, 1, 2, 3, 4}, 5);

@@ -1,4 +1,4 @@
-/* samples_protocol.c -- roles and the commands they take: names are found by their roles only, ranks are dealt in
+/* samples_protocol.c -- roles and the commands they take: names are found by their roles only, ranks are assigned in
  * order, runs of either kind. Not covered: what commands do (e2e). */
 #include "samples/protocol.h"
 #include "tests/check_near.h"
@@ -69,7 +69,7 @@ static void check_ranks(const cr_config *config, const char *const names[CR_NUM_
     assert_string_equal(cr_layout_name(&layout, first, text), want);
 }
 
-static void test_ranks_are_dealt_in_order(void **state)
+static void test_ranks_are_assigned_in_order(void **state)
 {
     static const char *const names[] = {"actor_train", "actor_infer", "reference", "teacher",
                                         "critic"};
@@ -128,7 +128,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commands_are_found_by_their_roles_only),
         cmocka_unit_test(test_unknown_commands),
-        cmocka_unit_test(test_ranks_are_dealt_in_order),
+        cmocka_unit_test(test_ranks_are_assigned_in_order),
         cmocka_unit_test(test_numbers_on_a_gpu),
     };
 

@@ -50,7 +50,7 @@ static void run_engine(void)
     }
 }
 
-/* Answer a round with numbers that tell ask, place and alternative apart. */
+/* Answer a round with numbers that differ by ask, place and alternative. */
 static void answer_round(cr_job *job)
 {
     static float log_probs[400], tops[4000], candidates[4000];

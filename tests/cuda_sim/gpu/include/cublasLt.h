@@ -7,7 +7,7 @@
  * kept algorithm sums in another order below 65 rows; `late`: it refuses more than 8192 rows when it is called; `third`: of three algorithms the first splits k, the second is fickle; `chain`: no fault, all of them sum over ascending k in one chain, as the models of mma and wgmma, so that
  * those for few rows have the same bits; `product`, `matrix`, `choice`,
  * `parts`: the call that describes a product or a matrix, says what may be chosen, or asks into how many parts an algorithm splits k fails. As
- * the real heuristic may, it refuses a bias whose address it was not told. */
+ * the real heuristic may, it refuses a bias whose address it was not given. */
 #ifndef CR_SIM_CUBLASLT_H
 #define CR_SIM_CUBLASLT_H
 
