@@ -6,6 +6,7 @@
  * recorder), measured once, before all settings; what the kernels keep for themselves; and, where it was touched, what stacks have
  * reserved beyond their peak. What is taken off: ranks of one host share gathered units,
  * so two of them have one copy. PSS (of pages that are not of files) counts a shared page for each by its share, so sums over ranks compare.
+ * With an argument, the config.json of any model: that one alone, with adapters of rank 16 on all Linears.
  * Not covered: more than one host, actor_infer's cache (filled by samples).
  */
 #include "kernels/cpu/cpu.h"
@@ -114,18 +115,21 @@ static void check(const char *text, const cr_worker_config *w, const char *name)
     cr_plan_role_free(&plan);
 }
 
-int main(void)
+static void check_file(const char *path, const cr_worker_config *w)
 {
-    cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
+    cr_buf text = {0};
+
+    must(cr_file_read(path, &text, &err), path);
+    check(text.data, w, "adapters");
+    cr_buf_free(&text);
+}
+
+static void check_all(void)
+{
     char all[] = "all-linear", words[] = "q_proj,embed_tokens", saved[] = "lm_head,norm,mlp";
     char frozen[] = "model.embed_tokens,model.layers.0,model.layers.1";
     cr_worker_config w = usual;
-    int ranks[2] = {0, 1};
 
-    must(cr_world_open(&args, &world, &err), "world");
-    must(cr_group_create(world, NULL, "both", ranks, 2, &both, &err), "group");
-    mallopt(M_MMAP_THRESHOLD, 1 << 17); /* what a setting frees is gone before the next one */
-    base_bytes = pss_bytes();
     check(dense, &w, "usual");
     w.should_recompute = false, w.dtype = CR_CHOICE_FP32;
     check(dense, &w, "fp32, no recompute");
@@ -145,6 +149,24 @@ int main(void)
     check(sparse, &w, "experts");
     w = usual, w.ep_size = 2, w.wrap.moe_experts = experts, w.wrap.num_moe_experts = 1;
     check(sparse, &w, "expert parallel");
+}
+
+int main(int argc, char **argv)
+{
+    cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
+    char all[] = "all-linear";
+    cr_worker_config w = usual;
+    int ranks[2] = {0, 1};
+
+    must(cr_world_open(&args, &world, &err), "world");
+    must(cr_group_create(world, NULL, "both", ranks, 2, &both, &err), "group");
+    mallopt(M_MMAP_THRESHOLD, 1 << 17); /* what a setting frees is gone before the next one */
+    base_bytes = pss_bytes();
+    w.lora = (cr_lora_keys){.target = all, .rank = 16, .alpha = 32};
+    if (argc > 1)
+        check_file(argv[1], &w);
+    else
+        check_all();
     cr_group_destroy(both);
     cr_world_close(world);
     return 0;
