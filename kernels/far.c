@@ -440,6 +440,8 @@ static const struct {
     PLAIN(geglu),
     PLAIN(geglu_grad),
     PLAIN(embedding_bag_grad),
+    PLAIN(cols_scale),
+    PLAIN(cols_scale_grad),
     WITH_W(weight_pack, cr_weight_pack_args),
     WITH_W(linear, cr_linear_args),
     WITH_W(linear_grad, cr_linear_grad_args),

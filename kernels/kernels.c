@@ -549,6 +549,18 @@ static cr_status check_embedding_bag_grad(const cr_embedding_bag_grad_args *a, w
     return check_act("embedding_bag_grad", a->dtype, err);
 }
 
+static cr_status check_cols_scale(const cr_cols_scale_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_cols, 2, (a->add ? 3 : 2) * cr_dtype_bytes(a->dtype));
+    return check_act("cols_scale", a->dtype, err);
+}
+
+static cr_status check_cols_scale_grad(const cr_cols_scale_grad_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_cols, 3, 3 * cr_dtype_bytes(a->dtype));
+    return check_act("cols_scale_grad", a->dtype, err);
+}
+
 /* ---- calls ---- */
 
 static void count(cr_device *dev, const char *name, const work *w)

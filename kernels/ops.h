@@ -70,7 +70,9 @@
     OP(gelu_grad, cr_gelu_grad_args)                           \
     OP(geglu, cr_geglu_args)                                   \
     OP(geglu_grad, cr_geglu_grad_args)                         \
-    OP(embedding_bag_grad, cr_embedding_bag_grad_args)
+    OP(embedding_bag_grad, cr_embedding_bag_grad_args)         \
+    OP(cols_scale, cr_cols_scale_args)                         \
+    OP(cols_scale_grad, cr_cols_scale_grad_args)
 /* clang-format on */
 
 #define CR_OP_DECLARE(name, args) \

@@ -1,5 +1,5 @@
-/* vision.h -- LayerNorm, GELU and GeGLU, and sums of weighted table rows (interpolated positions): what
- * vision towers and models with another activation than SwiGLU need.
+/* vision.h -- LayerNorm, GELU and GeGLU, sums of weighted table rows (interpolated positions), and a factor a column (layer
+ * scale): what vision towers and models with another activation than SwiGLU need.
  *
  * The forward of an embedding bag is cr_rows_combine (experts.h) with the table as x. Promises, threads
  * and errors as in kernels.h; index arrays are int32 in device memory and in range.
@@ -74,5 +74,22 @@ typedef struct cr_embedding_bag_grad_args {
     cr_mem *dw;           /* [.., num_cols] float32, added */
     int64_t num_rows, per_row, num_cols;
 } cr_embedding_bag_grad_args;
+
+/* y[r, c] = add[r, c] + factor[c] x[r, c], rounded once. add NULL: none; y may be x or add. */
+typedef struct cr_cols_scale_args {
+    cr_dtype dtype;
+    const cr_mem *x, *factor, *add;
+    cr_mem *y;
+    int64_t num_rows, num_cols;
+} cr_cols_scale_args;
+/* dx[r, c] = factor[c] dy[r, c]; dfactor[c] += sum over r of dy[r, c] x[r, c], in an order that follows from the number of
+ * rows. dx may be dy; either may be NULL. */
+typedef struct cr_cols_scale_grad_args {
+    cr_dtype dtype;
+    const cr_mem *x, *factor, *dy;
+    cr_mem *dx;
+    cr_mem *dfactor; /* float32 */
+    int64_t num_rows, num_cols;
+} cr_cols_scale_grad_args;
 
 #endif

@@ -1,4 +1,4 @@
-/* norms.cu -- RMSNorm and LayerNorm, forward and backward.
+/* norms.cu -- RMSNorm and LayerNorm, and a factor a column (layer scale), forward and backward.
  *
  * Mapping: a row belongs to G threads: a warp (up to 1024 columns: q and k norms, small models), or a block of 256. A
  * thread owns the columns 8 (thread + G i) .. + 7. The forward reads x twice (LayerNorm three times), the second time
@@ -10,6 +10,8 @@
  * Shared memory: 32 bytes. Registers: forward at most 40, backward 24 a chunk of 8 columns (bench/gpu_static shows them; 4
  * chunks at 8192 columns: one block an SM). Each row of a block of 256 has two barriers; x, dy and the weight of a row
  * are asked for together, 48 bytes a thread and chunk, so that two or more blocks an SM have enough under way.
+ * A factor a column: a thread owns 8 columns of FEW_ROWS rows or more, as many as keep the number of parts small. Forward 4 bytes an element
+ * in bf16 (6 with add), backward 6.
  */
 #include "kernels/cuda/op.h"
 
@@ -343,4 +345,114 @@ static cr_status layernorm_grad(cr_device *dev, const cr_layernorm_grad_args *a,
 cr_status cri_cuda_layernorm_grad(cr_device *dev, const cr_layernorm_grad_args *a, cr_err *err)
 {
     return CRI_BY_DTYPE(a->dtype, layernorm_grad, dev, a, err);
+}
+
+/* ---- a factor a column ---- */
+
+/* y = add + factor x, and its backward, of the rows of a group; x is dy there, and parts (NULL: not wanted) are sums of dy second. */
+template <class T> struct column_factors {
+    const T *x, *factor, *add, *second;
+    T *y; /* NULL: not wanted */
+    float *parts;
+    int64_t num_rows, num_cols, rows_a_group;
+    bool is_fast;
+};
+
+template <class T> static __global__ void __launch_bounds__(BLOCK) scale_columns(column_factors<T> a)
+{
+    int64_t pieces = (a.num_cols + PER - 1) / PER,
+            at = (int64_t)blockIdx.x * BLOCK + (int64_t)threadIdx.x, group = at / pieces,
+            c = at % pieces * PER, begin = group * a.rows_a_group,
+            end = begin + a.rows_a_group < a.num_rows ? begin + a.rows_a_group : a.num_rows;
+    float factor[PER], sum[PER] = {};
+
+    if (begin >= a.num_rows) return;
+    load8(factor, a.factor, c, a.num_cols, a.is_fast);
+    for (int64_t r = begin; r < end; r++) {
+        float x[PER], more[PER];
+        int64_t row = r * a.num_cols;
+        load8(x, a.x + row, c, a.num_cols, a.is_fast);
+        if (a.parts) {
+            load8(more, a.second + row, c, a.num_cols, a.is_fast);
+#pragma unroll
+            for (int e = 0; e < PER; e++)
+                sum[e] = fmaf(x[e], more[e], sum[e]);
+        }
+        if (!a.y) continue;
+#pragma unroll
+        for (int e = 0; e < PER; e++)
+            x[e] *= factor[e];
+        if (a.add) {
+            load8(more, a.add + row, c, a.num_cols, a.is_fast);
+#pragma unroll
+            for (int e = 0; e < PER; e++)
+                x[e] += more[e];
+        }
+        store8(a.y + row, c, a.num_cols, a.is_fast, x);
+    }
+    if (a.parts) store8(a.parts + group * a.num_cols, c, a.num_cols, false, sum);
+}
+
+template <class T>
+static cudaError_t run_columns(cr_device *dev, const column_factors<T> &a, int64_t num_groups)
+{
+    int64_t pieces = (a.num_cols + PER - 1) / PER;
+
+    return CUDA_LAUNCH(scale_columns<T>, blocks_for(num_groups * pieces, BLOCK, INT32_MAX),
+                       dim3(BLOCK), 0, cri_cuda_stream(dev), a);
+}
+
+template <class T> static cudaError_t cols_scale(cr_device *dev, const cr_cols_scale_args *a)
+{
+    const column_factors<T> f = {in<T>(a->x),
+                                 in<T>(a->factor),
+                                 in<T>(a->add),
+                                 NULL,
+                                 out<T>(a->y),
+                                 NULL,
+                                 a->num_rows,
+                                 a->num_cols,
+                                 1,
+                                 are_wide(a->num_cols, a->x, a->factor, a->add, a->y)};
+
+    return run_columns(dev, f, a->num_rows);
+}
+
+cr_status cri_cuda_cols_scale(cr_device *dev, const cr_cols_scale_args *a, cr_err *err)
+{
+    return launched("cols_scale", CRI_BY_DTYPE(a->dtype, cols_scale, dev, a), err);
+}
+
+template <class T>
+static cr_status cols_scale_grad(cr_device *dev, const cr_cols_scale_grad_args *a, cr_err *err)
+{
+    int64_t n = a->num_cols, rows = cr_max64((a->num_rows + MAX_PARTS - 1) / MAX_PARTS, FEW_ROWS),
+            num_parts = (a->num_rows + rows - 1) / rows;
+    column_factors<T> f = {in<T>(a->dy),
+                           in<T>(a->factor),
+                           NULL,
+                           in<T>(a->x),
+                           out<T>(a->dx),
+                           NULL,
+                           a->num_rows,
+                           n,
+                           rows,
+                           are_wide(n, a->x, a->factor, a->dy, a->dx)};
+    cudaError_t code;
+    void *mem = NULL;
+
+    if (a->dfactor)
+        CR_TRY(cri_cuda_scratch(dev, (size_t)(num_parts * n) * sizeof(float), &mem, err));
+    f.parts = (float *)mem;
+    code = run_columns(dev, f, num_parts);
+    if (code == cudaSuccess && mem)
+        code = CUDA_LAUNCH(add_norm_parts, blocks_for(n, 32, INT32_MAX), dim3(32 * ADDERS), 0,
+                           cri_cuda_stream(dev), (const float *)mem, num_parts, n, n,
+                           out<float>(a->dfactor), (float *)NULL);
+    return launched("cols_scale_grad", code, err);
+}
+
+cr_status cri_cuda_cols_scale_grad(cr_device *dev, const cr_cols_scale_grad_args *a, cr_err *err)
+{
+    return CRI_BY_DTYPE(a->dtype, cols_scale_grad, dev, a, err);
 }

@@ -427,6 +427,46 @@ static void rows_are_added(void **state)
     }
 }
 
+static void factors_of_columns(void **state)
+{
+    static const int64_t cols[] = {1, 8, 33, 144};
+
+    (void)state;
+    for (size_t c = 0; c < CR_COUNT(cols); c++)
+        for (size_t t = 0; t < CR_COUNT(both); t++) {
+            enum { M = 5 };
+            cr_dtype dt = both[t];
+            int64_t n = cols[c];
+            array x = make(dt, M * n, 2), w = make(dt, n, 1), add = make(dt, M * n, 1),
+                  y = make(dt, M * n, 1), dy = make(dt, M * n, 1), dx = make(dt, M * n, 1);
+            float *dw = CR_NEW_ARRAY(float, n);
+            OK(cr_cols_scale(dev,
+                             &(cr_cols_scale_args){dt, x.data, w.data, add.data, y.data, M, n},
+                             &err));
+            OK(cr_cols_scale_grad(
+                dev,
+                &(cr_cols_scale_grad_args){dt, x.data, w.data, dy.data, dx.data, MEM(dw), M, n},
+                &err));
+            for (int64_t j = 0; j < n; j++) {
+                double sum = 0;
+                for (int64_t i = j; i < M * n; i += n) {
+                    double want = add.x[i] + w.x[j] * x.x[i], d = w.x[j] * dy.x[i];
+                    check_near(get(y.data, dt, i), want, tolerance(dt, want, 1));
+                    check_near(get(dx.data, dt, i), d, tolerance(dt, d, 1));
+                    sum += x.x[i] * dy.x[i];
+                }
+                check_near(dw[j], sum, 1e-5 * (1 + fabs(sum)));
+            }
+            OK(cr_cols_scale(dev, &(cr_cols_scale_args){dt, x.data, w.data, NULL, x.data, M, n},
+                             &err));
+            for (int64_t i = 0; i < M * n; i++)
+                check_near(get(x.data, dt, i), w.x[i % n] * x.x[i],
+                           tolerance(dt, w.x[i % n] * x.x[i], 1));
+            drop(x), drop(w), drop(add), drop(y), drop(dy), drop(dx);
+            cr_free(dw);
+        }
+}
+
 static int run(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,6 +480,7 @@ static int run(void)
         cmocka_unit_test(rope_by_angles),
         cmocka_unit_test(weighted_table_rows),
         cmocka_unit_test(rows_are_added),
+        cmocka_unit_test(factors_of_columns),
     };
     int num_failed;
 

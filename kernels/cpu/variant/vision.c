@@ -276,3 +276,47 @@ cr_status CR_V(rows_add)(cr_device *dev, const cr_rows_move_args *a, cr_err *err
                 a->dst);
     return CR_OK;
 }
+
+/* ---- a factor a column ---- */
+
+CR_INLINE void scale_cols(cr_dtype dtype, const cr_cols_scale_args *a)
+{
+    int64_t n = a->num_cols;
+
+    for (int64_t at = 0; at < a->num_rows * n; at += n)
+        V_EACH(i, left, n, {
+            vf y = v_get_left(dtype, a->x, at + i, left) * v_get_left(dtype, a->factor, i, left);
+            if (a->add) y = y + v_get_left(dtype, a->add, at + i, left);
+            v_put_left(dtype, a->y, at + i, y, left);
+        });
+}
+
+cr_status CR_V(cols_scale)(cr_device *dev, const cr_cols_scale_args *a, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    CR_BY_DTYPE(a->dtype, scale_cols, a);
+    return CR_OK;
+}
+
+CR_INLINE void scale_cols_grad(cr_dtype dtype, const cr_cols_scale_grad_args *a)
+{
+    int64_t n = a->num_cols;
+    float *dfactor = cr_mem_to_host(a->dfactor);
+
+    for (int64_t at = 0; at < a->num_rows * n; at += n)
+        V_EACH(i, left, n, {
+            vf dy = v_get_left(dtype, a->dy, at + i, left);
+            if (dfactor) add_to(dfactor, i, dy * v_get_left(dtype, a->x, at + i, left), left);
+            if (a->dx)
+                v_put_left(dtype, a->dx, at + i, dy * v_get_left(dtype, a->factor, i, left), left);
+        });
+}
+
+cr_status CR_V(cols_scale_grad)(cr_device *dev, const cr_cols_scale_grad_args *a, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    CR_BY_DTYPE(a->dtype, scale_cols_grad, a);
+    return CR_OK;
+}
