@@ -2,6 +2,7 @@
 #include "base/hub.h"
 #include "models/parts/adapters.h"
 #include "models/parts/head.h"
+#include "models/prismatic/prismatic.h"
 #include "models/vision/vision_impl.h"
 
 #include <math.h>
@@ -301,10 +302,27 @@ static void add_head(cr_model *model, cri_root *root, cr_head_kind kind)
         add_value_head(model, root, kind);
         return;
     }
-    root->head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
+    root->head = cri_linear_add(root->language ? root->language : model->root, "lm_head",
+                                c->hidden_size, c->vocab_size, false);
     root->head_ops = &cri_words_head_ops;
     root->head->is_lm_head = true;
     if (c->is_tied) tie(root->head->weight, root->embed->weight);
+}
+
+static void add_qwen_tower(cr_model *model, cri_root *root, const cri_family *family,
+                           const char **no_split)
+{
+    root->visual = cri_vision_add(root->base, family);
+    root->tower_ops = &cri_qwen_tower_ops;
+    no_split[1] = cri_class(model, family->prefix, "VisionBlock");
+    model->towers.vision = "model.visual.";
+    model->tower = root->visual;
+    model->towers.projector =
+        family->vision == CRI_VISION_DEEPSTACK && model->config.vision->num_deepstack
+            ? "model.visual.merger.,model.visual.deepstack_merger_list."
+            : "model.visual.merger.";
+    root->text = cri_module_add(model, root->base, "language_model",
+                                cri_class(model, family->prefix, "TextModel"), 4, 0);
 }
 
 static void build_tree(cr_model *model, cr_head_kind head)
@@ -324,23 +342,21 @@ static void build_tree(cr_model *model, cr_head_kind head)
     no_split[0] = cls.layer;
     model->no_split = no_split;
     model->layers = cri_alloc(model, (size_t)c->num_layers * sizeof *model->layers);
-    model->root = cri_module_add(model, NULL, "", cri_class(model, c->architecture, ""), 2, 0);
+    model->root = cri_module_add(model, NULL, "", cri_class(model, c->architecture, ""), 3, 0);
     model->root->impl = root = cri_alloc(model, sizeof *root);
-    root->base = cri_module_add(
-        model, model->root, "model",
-        family->base ? family->base : cri_class(model, family->prefix, "Model"), 4, 0);
-    if (c->vision) {
-        root->visual = cri_vision_add(root->base, family);
-        no_split[1] = cri_class(model, family->prefix, "VisionBlock");
-        model->towers.vision = "model.visual.";
-        model->tower = root->visual;
-        model->towers.projector = family->vision == CRI_VISION_DEEPSTACK && c->vision->num_deepstack
-                                      ? "model.visual.merger.,model.visual.deepstack_merger_list."
-                                      : "model.visual.merger.";
-        root->text = cri_module_add(model, root->base, "language_model",
-                                    cri_class(model, family->prefix, "TextModel"), 4, 0);
+    if (family->vision == CRI_VISION_PRISMATIC) {
+        cri_prismatic_add(model, root);
+        root->language = cri_module_add(model, model->root, "language_model",
+                                        cri_class(model, text, "ForCausalLM"), 2, 0);
+        root->text =
+            cri_module_add(model, root->language, "model", cri_class(model, text, "Model"), 4, 0);
+    } else {
+        root->base = cri_module_add(
+            model, model->root, "model",
+            family->base ? family->base : cri_class(model, family->prefix, "Model"), 4, 0);
+        if (c->vision) add_qwen_tower(model, root, family, no_split);
     }
-    add_decoder(root, c->vision ? root->text : root->base, family, &cls);
+    add_decoder(root, root->text ? root->text : root->base, family, &cls);
     add_head(model, root, head);
 }
 
@@ -367,14 +383,18 @@ static void name_params(cr_model *model, cr_module *m)
 
 static void make_idle(cr_model *model)
 {
-    static const int32_t grid[1][3] = {{1, CR_MERGE, CR_MERGE}};
+    const cr_vision_config *c = model->config.vision;
+    int32_t side = c->num_vits ? (int32_t)c->vit[0].side : CR_MERGE, (*grid)[3];
     cr_vision_input *idle = cri_alloc(model, sizeof *idle);
-    size_t num = CR_MERGE * CR_MERGE * (size_t)model->config.vision->patch_dim;
+    size_t num = (size_t)side * (size_t)side * (size_t)c->patch_dim;
 
+    grid = cri_alloc(model, sizeof *grid);
+    (*grid)[0] = 1;
+    (*grid)[1] = (*grid)[2] = side;
     *idle = (cr_vision_input){.pixels = cri_alloc(model, num * sizeof(float)),
-                              .grid = grid,
+                              .grid = (const int32_t(*)[3])grid,
                               .num_items = 1,
-                              .num_patches = CR_MERGE * CR_MERGE,
+                              .num_patches = (int64_t)side * side,
                               .is_idle = true};
     model->own->idle = idle;
 }
@@ -446,6 +466,19 @@ static bool mark_trainable(cr_module *m)
     for (size_t i = 0; i < m->num_children; i++)
         m->has_trainable |= mark_trainable(m->children[i]);
     return m->has_trainable;
+}
+
+bool cr_is_named(const char *name, const char *prefixes)
+{
+    for (const char *p = prefixes; p && *p;) {
+        size_t n = strcspn(p, ",");
+        while (n && *p == ' ')
+            p++, n--;
+        if (n && strncmp(name, p, n) == 0) return true;
+        p += n;
+        p += *p == ',';
+    }
+    return false;
 }
 
 void cr_model_mark_trainable(cr_model *model)

@@ -109,6 +109,14 @@ static const cri_family families[] = {
      .vision_class = "Qwen3VLMoeVisionModel",
      .vision_act = "gelu_pytorch_tanh",
      .patch_size = 16},
+    {.model_type = "prismatic",
+     .prefix = "Prismatic",
+     .text_prefix = "Llama",
+     .qkv_bias = CRI_BIAS_KEY,
+     .o_bias = CRI_BIAS_KEY,
+     .mlp_bias = CRI_BIAS_KEY,
+     .max_position_embeddings = 2048,
+     .vision = CRI_VISION_PRISMATIC},
 };
 
 const cri_family *cri_family_find(const char *model_type)
@@ -206,7 +214,7 @@ static cr_status read_family(cr_model_config *c, const json_t *json, bool has_va
     if (!*family)
         return cr_fail(err, CR_EABSENT,
                        "model_type '%s' is not available (llama, qwen2, qwen3, gemma3_text, "
-                       "qwen3_moe, qwen2_5_vl, qwen3_vl and qwen3_vl_moe are)",
+                       "qwen3_moe, qwen2_5_vl, qwen3_vl, qwen3_vl_moe and prismatic are)",
                        json_string_value(type));
     c->model_type = cr_strdup((*family)->model_type);
     if (has_value_head && (*family)->vision)
@@ -491,7 +499,10 @@ cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *
     if (generation && !json_is_object(generation))
         return cr_fail(err, CR_EFORMAT, "generation_config.json must be a JSON object");
     CR_TRY(read_family(c, json, has_value_head, &family, err));
-    text = cri_vision_text(json, family);
+    if (family->vision == CRI_VISION_PRISMATIC)
+        CR_TRY(cri_prismatic_text(json, &text, err));
+    else
+        text = cri_vision_text(json, family);
     CR_TRY_GOTO(out, read_sizes(c, text, family, err));
     CR_TRY_GOTO(out, read_switches(c, text, family, err));
     CR_TRY_GOTO(out, read_layers(c, text, family, err));

@@ -10,7 +10,24 @@
 #include "base/json.h"
 #include "kernels/kernels.h"
 
-enum { CR_MAX_DEEPSTACK = 16, CR_MERGE = 2 /* patches of a token, along a side */ };
+enum { CR_MAX_DEEPSTACK = 16, CR_MERGE = 2 /* patches of a token of Qwen-VL, along a side */ };
+
+/* A vision transformer of a Prismatic backbone: square images of one size. */
+typedef struct cr_vit_config {
+    int64_t num_blocks; /* that run: all but the last, whose output Prismatic does not take */
+    int64_t hidden_size, intermediate_size, num_heads, patch_size, image_size;
+    int64_t side, patch_dim;        /* image_size / patch_size; 3 patch_size^2 */
+    int64_t num_class, num_reg;     /* tokens before the patches: class (0 or 1), registers */
+    int64_t num_positions;          /* rows of its table: patches, and what is before them or not */
+    bool has_layer_scale, has_tanh; /* GELU by tanh */
+    float norm_eps;
+} cr_vit_config;
+enum { CR_MAX_VITS = 2 };
+typedef enum cr_projector_kind {
+    CR_PROJECTOR_LINEAR,
+    CR_PROJECTOR_MLP,      /* two Linears with a GELU between them */
+    CR_PROJECTOR_FUSED_MLP /* three */
+} cr_projector_kind;
 
 /* vision_config. Lengths are in elements, windows and patches in pixels. */
 typedef struct cr_vision_config {
@@ -25,6 +42,10 @@ typedef struct cr_vision_config {
     double tokens_per_second; /* of a video's temporal ids; 0: each frame is an item of its own */
     float norm_eps, rope_theta, initializer_range;
     int32_t image_id, video_id, start_id; /* placeholders, and the token before their first */
+    int64_t merge;                        /* patches of a token, along a side */
+    int num_vits;                         /* Prismatic: transformers side by side; 0: Qwen-VL */
+    cr_vit_config vit[CR_MAX_VITS];
+    cr_projector_kind projector;
 } cr_vision_config;
 
 /* Rotary embedding: inverse frequencies [head_dim / 2], scaling applied (owned), and a factor on cos and sin. */

@@ -8,8 +8,9 @@
 typedef enum cri_bias { CRI_BIAS_NEVER, CRI_BIAS_ALWAYS, CRI_BIAS_KEY } cri_bias;
 typedef enum cri_vision_kind {
     CRI_VISION_NONE,
-    CRI_VISION_WINDOWS,  /* Qwen2.5-VL */
-    CRI_VISION_DEEPSTACK /* Qwen3-VL */
+    CRI_VISION_WINDOWS,   /* Qwen2.5-VL */
+    CRI_VISION_DEEPSTACK, /* Qwen3-VL */
+    CRI_VISION_PRISMATIC
 } cri_vision_kind;
 typedef struct cri_family {
     const char *model_type, *prefix; /* "qwen3_vl", "Qwen3VL" */
@@ -58,6 +59,12 @@ CR_MUST cr_status cri_rope_read(cr_model_config *c, const json_t *json, const cr
 
 /* config_vision.c: the text part as one object (the caller frees it). */
 json_t *cri_vision_text(const json_t *json, const cri_family *family);
+/* prismatic/config_prismatic.c: config->vision, and what Transformers' LlamaConfig says where text_config does not. */
+CR_MUST cr_status cri_prismatic_read(cr_model_config *c, const json_t *json, cr_err *err);
+CR_MUST cr_status cri_prismatic_text(const json_t *json, json_t **text, cr_err *err);
+/* A token id of the vocabulary; usual below 0: the key is required. */
+CR_MUST cr_status cri_json_token(const json_t *json, const char *key, int64_t usual, int64_t vocab,
+                                 int32_t *out, cr_err *err);
 /* config->vision and rope_axis, which stay NULL in text families. */
 CR_MUST cr_status cri_vision_read(cr_model_config *c, const json_t *json, const json_t *text,
                                   const cri_family *family, cr_err *err);

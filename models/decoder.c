@@ -6,6 +6,7 @@
  * only.
  */
 #include "base/rng.h"
+#include "kernels/vision.h"
 #include "models/parts/head.h"
 #include "models/pass_impl.h"
 
@@ -27,10 +28,37 @@ static cr_status norm_forward(const cr_module *norm, cr_pass *p, const cr_mem *x
     return cri_leave(norm, p, err);
 }
 
+/* y = add + factor x by columns, if y is wanted. */
+static cr_status scale_forward(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add,
+                               cr_mem *y, cr_err *err)
+{
+    const cr_param *factor = &m->params[0];
+
+    if (!y) return CR_OK;
+    CR_TRY(cri_enter(m, p, err));
+    CR_TRY(cr_cols_scale(p->dev,
+                         &(cr_cols_scale_args){p->dtype, x, factor->weight.data, add, y,
+                                               p->num_rows, factor->num_elems},
+                         err));
+    return cri_leave(m, p, err);
+}
+
+static cr_status scale_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
+                            cr_mem *dx, cr_err *err)
+{
+    const cr_param *factor = &m->params[0];
+
+    return cr_cols_scale_grad(p->dev,
+                              &(cr_cols_scale_grad_args){p->dtype, x, factor->weight.data, dy, dx,
+                                                         cri_grad(factor), p->num_rows,
+                                                         factor->num_elems},
+                              err);
+}
+
 /* What a half leaves for its backward: its input, and what its norms keep. */
 typedef struct half_frame {
     const cr_mem *x;
-    cr_mem *rstd, *y, *rstd_after; /* y: what the part computed, where a norm comes after it */
+    cr_mem *rstd, *y, *rstd_after; /* y: what the part computed, where `after` comes after it */
 } half_frame;
 typedef struct frame {
     half_frame half[CRI_HALVES];
@@ -51,11 +79,15 @@ static cr_status half_forward(const cri_half *half, cr_pass *p, const cr_mem *x,
     if (!half->after) {
         CR_TRY(cr_module_forward(half->part, p, normed, x, out, err));
     } else {
-        CR_TRY(push_rstd(p, cri_norm_floats(half->after, tokens), &kept->rstd_after, err));
+        if (!half->is_scaled)
+            CR_TRY(push_rstd(p, cri_norm_floats(half->after, tokens), &kept->rstd_after, err));
         CR_TRY(cri_push(cri_keep(p), p, tokens, cols, &kept->y, err));
         CR_TRY(cr_module_forward(half->part, p, normed, NULL, kept->y, err));
-        CR_TRY(norm_forward(half->after, p, kept->y, out ? x : NULL, out ? out : normed,
-                            kept->rstd_after, err));
+        if (half->is_scaled)
+            CR_TRY(scale_forward(half->after, p, kept->y, x, out, err));
+        else
+            CR_TRY(norm_forward(half->after, p, kept->y, out ? x : NULL, out ? out : normed,
+                                kept->rstd_after, err));
     }
     cr_stack_release(p->scratch, mark);
     return CR_OK;
@@ -93,8 +125,11 @@ static cr_status half_backward(const cri_half *half, cr_pass *p, const half_fram
     if (half->after) {
         CR_TRY(cri_push(p->scratch, p, tokens, cols, &d_y, err));
         CR_TRY(cri_enter(half->after, p, err));
-        CR_TRY(cri_norm_back(half->after, p, kept->y, kept->rstd_after, grad, tokens, d_y,
-                             CRI_DX_SET, err));
+        if (half->is_scaled)
+            CR_TRY(scale_back(half->after, p, kept->y, grad, d_y, err));
+        else
+            CR_TRY(cri_norm_back(half->after, p, kept->y, kept->rstd_after, grad, tokens, d_y,
+                                 CRI_DX_SET, err));
         CR_TRY(cri_leave(half->after, p, err));
         grad = d_y;
     }
@@ -311,6 +346,17 @@ static cr_status run_layers(const cr_model *model, cr_pass *p, cr_mem **x, cr_er
     return CR_OK;
 }
 
+/* A part of the tree that not all families have. */
+static cr_status enter_if(const cr_module *m, cr_pass *p, cr_err *err)
+{
+    return m ? cri_enter(m, p, err) : CR_OK;
+}
+
+static cr_status leave_if(const cr_module *m, cr_pass *p, cr_err *err)
+{
+    return m ? cri_leave(m, p, err) : CR_OK;
+}
+
 /* Rows of x for the head: x itself when all are wanted. */
 static cr_status gather(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
 {
@@ -334,9 +380,10 @@ static cr_status run_forward(const cr_model *model, cr_pass *p, const cri_head_w
     cr_mem *x, *normed;
 
     CR_TRY(cri_enter(model->root, p, err));
-    CR_TRY(cri_enter(root->base, p, err));
+    CR_TRY(enter_if(root->base, p, err));
     CR_TRY(cri_run_tower(model, p, err));
-    if (root->text) CR_TRY(cri_enter(root->text, p, err));
+    CR_TRY(enter_if(root->language, p, err));
+    CR_TRY(enter_if(root->text, p, err));
     CR_TRY(run_layers(model, p, &x, err));
     CR_TRY(gather(model, p, x, err));
     CR_TRY(push_rstd(p, h->num_rows, &h->rstd, err));
@@ -346,11 +393,12 @@ static cr_status run_forward(const cr_model *model, cr_pass *p, const cri_head_w
     CR_TRY(cri_enter(root->norm, p, err));
     CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, NULL, normed, h->rstd, err));
     CR_TRY(cri_leave(root->norm, p, err));
-    if (root->text) CR_TRY(cri_leave(root->text, p, err));
-    CR_TRY(cri_leave(root->base, p, err));
+    CR_TRY(leave_if(root->text, p, err));
+    CR_TRY(leave_if(root->base, p, err));
     CR_TRY(cri_enter(root->head, p, err));
     if (h->num_rows) CR_TRY(root->head_ops->forward(root->head, p, normed, want, err));
     CR_TRY(cri_leave(root->head, p, err));
+    CR_TRY(leave_if(root->language, p, err));
     return cri_leave(model->root, p, err);
 }
 
@@ -515,8 +563,9 @@ static cr_status run_backward(const cr_model *model, cr_pass *p, const cr_output
     cr_mem *grad;
 
     CR_TRY(cri_enter(model->root, p, err));
-    CR_TRY(cri_enter(root->base, p, err));
-    if (root->text) CR_TRY(cri_enter(root->text, p, err));
+    CR_TRY(enter_if(root->base, p, err));
+    CR_TRY(enter_if(root->language, p, err));
+    CR_TRY(enter_if(root->text, p, err));
     CR_TRY(cri_reserve_features(model, p, err));
     CR_TRY(back_head(model, p, of_out, &grad, err));
     for (int64_t i = model->config.num_layers - 1; i >= 0 && i + 1 >= own->lowest; i--) {
@@ -528,9 +577,10 @@ static cr_status run_backward(const cr_model *model, cr_pass *p, const cr_output
     CR_TRY(cri_back_features(model, p, -1, grad, err));
     if (root->embed->has_trainable)
         CR_TRY(cr_module_backward(root->embed, p, NULL, grad, NULL, err));
-    if (root->text) CR_TRY(cri_leave(root->text, p, err));
+    CR_TRY(leave_if(root->text, p, err));
+    CR_TRY(leave_if(root->language, p, err));
     CR_TRY(cri_back_tower(model, p, err));
-    CR_TRY(cri_leave(root->base, p, err));
+    CR_TRY(leave_if(root->base, p, err));
     return cri_leave(model->root, p, err);
 }
 

@@ -1,9 +1,8 @@
 /* models.h -- a model is a tree of modules.
  *
- * A module has a name ("model.layers.3.mlp"), a class name as in Transformers ("Qwen3MLP": wrap
- * policies and freeze prefixes name them), parameters with shapes, children, and two functions,
- * forward and backward. cr_model_build makes the tree from config.json without storage; everything
- * else walks it: loading, wrapping in units, freezing, planning, printing, exporting.
+ * A module has a name ("model.layers.3.mlp"), a class name as in Transformers ("Qwen3MLP": wrap policies and freeze prefixes name
+ * them), parameters with shapes, children, and two functions, forward and backward. cr_model_build makes the tree from
+ * config.json without storage; everything else walks it: loading, wrapping in units, freezing, planning, printing, exporting.
  *
  * Who owns what: the model owns modules and parameter descriptors. Storage belongs to whoever
  * executes the model (strategies, or the generation engine): before a module runs, that owner has
@@ -108,11 +107,12 @@ struct cr_module {
     void *unit;           /* set by strategies when the module is the root of a unit */
 };
 
-/* Parts of a vision-language tree as comma-separated prefixes of names, NULL: it has none. The vision
- * tower is what `vision` names and `projector` does not; the rest is the language model. */
+/* Parts of a vision-language tree as comma-separated prefixes of names, NULL: it has none. The vision tower is what `vision`
+ * names and `projector` does not; the rest is the language model. unused: tensors of files that the tree has not. */
 typedef struct cr_towers {
-    const char *vision, *projector;
+    const char *vision, *projector, *unused;
 } cr_towers;
+bool cr_is_named(const char *name, const char *prefixes); /* does one of them begin it? */
 
 struct cr_model {
     cr_model_config config;
@@ -122,8 +122,9 @@ struct cr_model {
     size_t num_params;
     bool skips_idle_experts;     /* experts without tokens are not called, nor their hooks */
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
+    bool is_no_split_nested;     /* of which each one is a unit, inside each other, too */
     cr_towers towers;
-    cr_module *tower; /* what runs over images, with its projector; NULL: none */
+    cr_module *tower; /* what runs over images, with its projector if that is inside; NULL: none */
     const struct cr_adapter_options *adapters; /* [num_adapters] as it was built; NULL: none */
     int num_adapters;
     struct cr_model_parts *own; /* memory of the tree */
@@ -193,8 +194,7 @@ CR_MUST cr_status cr_module_walk(cr_module *module, cr_module_visit visit, void 
  * in, what goes out and their gradients are cast at its border. For decoder layers, attention, MLPs, and
  * parts that switch by themselves (vision towers). Set before anyone lays out weights. */
 void cr_module_set_fp32(cr_module *m);
-/* To be called when is_trainable of parameters has changed, before the next pass with a tape; strategies do
- * it when they take a model. */
+/* To be called when is_trainable of parameters has changed, before the next pass with a tape; strategies do when they take a model. */
 void cr_model_mark_trainable(cr_model *model);
 
 #endif

@@ -61,6 +61,7 @@ typedef struct cri_sparse {
 /* Of a decoder layer or a block of a tower: stream + part(norm(stream)), or stream + after(part(norm(stream))). */
 typedef struct cri_half {
     cr_module *norm, *part, *after; /* after: a norm, or NULL */
+    bool is_scaled;                 /* after has a factor a column, its only parameter, instead */
 } cri_half;
 enum { CRI_HALVES = 2 };
 typedef struct cri_layer {
@@ -69,8 +70,11 @@ typedef struct cri_layer {
 /* impl of the root. */
 typedef struct cri_root {
     cr_module *base, *embed, *norm, *head;
-    const struct cri_head_ops *head_ops; /* parts/head.h */
-    cr_module *visual, *text;            /* NULL in text families, whose base is the text */
+    const struct cri_head_ops *head_ops;   /* parts/head.h */
+    cr_module *visual, *text;              /* NULL in text families, whose base is the text */
+    const struct cri_tower_ops *tower_ops; /* of visual */
+    /* Prismatic: the projector is beside visual, and text and head are in a module of their own; base is NULL. */
+    cr_module *projector, *language;
 } cri_root;
 
 #endif

@@ -52,6 +52,26 @@ static cr_status check_item(const walk *w, int64_t first, int64_t seq, cr_err *e
     return CR_OK;
 }
 
+/* Of Prismatic: an image of the one size there is, after the first token of its sequence. */
+static cr_status check_alone(const walk *w, int64_t first, int64_t seq, cr_err *err)
+{
+    const int32_t *g = w->v->grid[w->item];
+    int64_t side = w->c->vit[0].side, start = w->b->cu_seqlens[seq];
+
+    if (g[0] != 1 || g[1] != side || g[2] != side)
+        return cr_fail(err, CR_EARG,
+                       "item %lld has %d x %d x %d patches; an image of this model has 1 x %lld x "
+                       "%lld",
+                       (long long)w->item, g[0], g[1], g[2], (long long)side, (long long)side);
+    if (first != start + 1)
+        return cr_fail(
+            err, CR_EARG,
+            "sequence %lld: placeholders from token %lld on; the one image of a sequence "
+            "stands after its first token",
+            (long long)seq, (long long)(first - start));
+    return CR_OK;
+}
+
 /* One run of placeholders, from token `first` on: an item, or a frame of one. *next: the position of the
  * first and of what comes after. */
 static cr_status place_run(walk *w, int64_t seq, int64_t first, int64_t end, int64_t *next,
@@ -64,10 +84,11 @@ static cr_status place_run(walk *w, int64_t seq, int64_t first, int64_t end, int
 
     CR_TRY(check_item(w, first, seq, err));
     grid = w->v->grid[w->item];
+    if (w->c->num_vits) CR_TRY(check_alone(w, first, seq, err));
     is_framed = is_video(w) && rate == 0;
     frames = is_framed ? 1 : grid[0];
-    h = grid[1] / CR_MERGE;
-    width = grid[2] / CR_MERGE;
+    h = grid[1] / w->c->merge;
+    width = grid[2] / w->c->merge;
     *num = frames * h * width;
     there = count_same(w, first, end);
     if (there < *num)
@@ -92,13 +113,14 @@ static cr_status place_run(walk *w, int64_t seq, int64_t first, int64_t end, int
     return CR_OK;
 }
 
-static cr_status check_grids(const cr_vision_input *v, cr_err *err)
+static cr_status check_grids(const cr_vision_input *v, int32_t merge, cr_err *err)
 {
     int64_t num = 0;
 
+    if (v->num_items < 1) return cr_fail(err, CR_EARG, "a batch with images has none");
     for (int64_t i = 0; i < v->num_items; i++) {
         const int32_t *g = v->grid[i];
-        if (g[0] < 1 || g[1] < CR_MERGE || g[2] < CR_MERGE || g[1] % CR_MERGE || g[2] % CR_MERGE)
+        if (g[0] < 1 || g[1] < merge || g[2] < merge || g[1] % merge || g[2] % merge)
             return cr_fail(err, CR_EARG,
                            "item %lld has a grid of %d x %d x %d patches; rows and columns must be "
                            "even",
@@ -115,7 +137,7 @@ static cr_status walk_batch(walk *w, cr_err *err)
 {
     const cr_batch *b = w->b;
 
-    if (w->v) CR_TRY(check_grids(w->v, err));
+    if (w->v) CR_TRY(check_grids(w->v, (int32_t)w->c->merge, err));
     for (int64_t s = 0; s < b->num_seqs; s++) {
         int64_t end = b->cu_seqlens[s + 1], next = 0, num;
         for (int64_t t = b->cu_seqlens[s]; t < end; t += num) {

@@ -191,11 +191,12 @@ static source find_source(const cr_weights *w, const cr_param *p)
 }
 
 /* Names that a checkpoint may have beside the parameters. */
-static bool is_left_alone(const char *name)
+static bool is_left_alone(const cr_model *model, const char *name)
 {
     static const char suffix[] = ".rotary_emb.inv_freq";
     size_t num = strlen(name);
 
+    if (cr_is_named(name, model->towers.unused)) return true;
     if (strcmp(name, "lm_head.weight") == 0) return true; /* tied, or the model has another head */
     return num > sizeof suffix && strcmp(name + num - (sizeof suffix - 1), suffix) == 0;
 }
@@ -258,7 +259,8 @@ static cr_status match_names(const cr_weights *w, const cr_tensors *in, const ch
     }
     for (size_t i = 0; i < in->num_tensors; i++) {
         const char *name = in->tensor[i].name;
-        if (!is_used[i] && (is_adapter || !is_left_alone(name))) list_name(&unexpected, name);
+        if (!is_used[i] && (is_adapter || !is_left_alone(w->model, name)))
+            list_name(&unexpected, name);
     }
     cr_free(is_used);
     if (missing.num)

@@ -120,20 +120,6 @@ static bool is_below(const cr_param *p, const cr_module *m)
     return strncmp(p->name, m->name, n) == 0 && p->name[n] == '.';
 }
 
-/* Whether one of the comma-separated prefixes (NULL: none) begins the name. */
-static bool is_named(const char *name, const char *prefixes)
-{
-    for (const char *p = prefixes; p && *p;) {
-        size_t n = strcspn(p, ",");
-        while (n && *p == ' ')
-            p++, n--;
-        if (n && strncmp(name, p, n) == 0) return true;
-        p += n;
-        p += *p == ',';
-    }
-    return false;
-}
-
 void cr_model_set_precision(cr_model *model)
 {
     const cr_towers *t = &model->towers;
@@ -141,8 +127,8 @@ void cr_model_set_precision(cr_model *model)
 
     for (size_t i = 0; i < model->num_params; i++) {
         const cr_param *p = model->params[i];
-        is_trained = is_trained || (p->is_trainable && is_named(p->name, t->vision) &&
-                                    !is_named(p->name, t->projector));
+        is_trained = is_trained || (p->is_trainable && cr_is_named(p->name, t->vision) &&
+                                    !cr_is_named(p->name, t->projector));
     }
     if (is_trained) cr_module_set_fp32(model->tower);
 }

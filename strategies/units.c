@@ -12,7 +12,7 @@ typedef struct builder {
     const char *const *classes; /* of the policy, or the model's */
     size_t num_classes;
     size_t *matched, *matched_experts, *matched_modules; /* how many modules each name marked */
-    bool is_roll;
+    bool is_roll, is_nested;
     const cr_ep_layout *ep; /* NULL: none */
     const cr_param *misplaced, *mixed;
     mark *marks; /* of each module, parents before children */
@@ -104,10 +104,10 @@ static int64_t mark_below(builder *b, const cr_module *m, bool *has_layer)
     is_expert = is_listed_class(p->expert_classes, p->num_expert_classes, m, b->matched_experts);
     is_layer = is_listed_class(b->classes, b->num_classes, m, b->matched) ||
                (b->is_roll && !p->should_wrap_embeddings && m->is_lookup && !is_tied_pair(m));
-    is_unit = is_expert || is_listed_module(b, m) || (is_layer && (p->is_nested || !is_below)) ||
+    is_unit = is_expert || is_listed_module(b, m) || (is_layer && (b->is_nested || !is_below)) ||
               (p->should_wrap_embeddings && m->is_lookup) ||
               (p->should_wrap_lm_output && m->is_lm_head) ||
-              (p->min_elems > 0 && left >= p->min_elems) || begins_fp32(m);
+              (p->min_elems > 0 && left >= p->min_elems) || (left > 0 && begins_fp32(m));
     *has_layer = *has_layer || is_below || is_layer;
     if (!is_unit || !m->parent || m->is_container || is_tied_pair(m) || is_of_parent(m))
         return left;
@@ -359,6 +359,7 @@ cr_status cr_units_build_ep(cr_model *model, const cr_wrap_policy *policy, int n
                  .classes = policy->classes,
                  .num_classes = policy->num_classes,
                  .ep = ep && ep->num_ranks > 1 ? ep : NULL,
+                 .is_nested = policy->is_nested,
                  .is_roll =
                      !policy->is_nested && policy->num_modules == 0 && policy->min_elems <= 0};
     size_t num_modules = 0;
@@ -367,6 +368,8 @@ cr_status cr_units_build_ep(cr_model *model, const cr_wrap_policy *policy, int n
     *out = (cr_units){.num_shards = num_shards};
     if (!b.classes && b.is_roll) {
         b.classes = model->no_split;
+        b.is_nested = model->is_no_split_nested;
+        b.is_roll = !b.is_nested;
         while (b.classes && b.classes[b.num_classes])
             b.num_classes++;
     }

@@ -358,7 +358,8 @@ template <class T> struct column_factors {
     bool is_fast;
 };
 
-template <class T> static __global__ void __launch_bounds__(BLOCK) scale_columns(column_factors<T> a)
+template <class T>
+static __global__ void __launch_bounds__(BLOCK) scale_columns(column_factors<T> a)
 {
     int64_t pieces = (a.num_cols + PER - 1) / PER,
             at = (int64_t)blockIdx.x * BLOCK + (int64_t)threadIdx.x, group = at / pieces,
@@ -428,16 +429,11 @@ static cr_status cols_scale_grad(cr_device *dev, const cr_cols_scale_grad_args *
 {
     int64_t n = a->num_cols, rows = cr_max64((a->num_rows + MAX_PARTS - 1) / MAX_PARTS, FEW_ROWS),
             num_parts = (a->num_rows + rows - 1) / rows;
-    column_factors<T> f = {in<T>(a->dy),
-                           in<T>(a->factor),
-                           NULL,
-                           in<T>(a->x),
-                           out<T>(a->dx),
-                           NULL,
-                           a->num_rows,
-                           n,
-                           rows,
-                           are_wide(n, a->x, a->factor, a->dy, a->dx)};
+    column_factors<T> f = {in<T>(a->dy),  in<T>(a->factor),
+                           NULL,          in<T>(a->x),
+                           out<T>(a->dx), NULL,
+                           a->num_rows,   n,
+                           rows,          are_wide(n, a->x, a->factor, a->dy, a->dx)};
     cudaError_t code;
     void *mem = NULL;
 

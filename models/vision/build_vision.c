@@ -48,6 +48,7 @@ static cr_module *add_attention(const tower *t, cr_module *block, int64_t at)
     m->ops = &cri_vision_attention_ops;
     a->qkv = cri_linear_add(m, "qkv", d, 3 * d, true);
     a->proj = cri_linear_add(m, "proj", d, d, true);
+    a->num_heads = t->c->num_heads;
     a->is_full = t->c->is_full[at];
     return m;
 }
@@ -63,6 +64,7 @@ static cr_module *add_gelu_mlp(const tower *t, cr_module *block)
     m->ops = &cri_gelu_mlp_ops;
     mlp->fc1 = cri_linear_add(m, "linear_fc1", d, f, true);
     mlp->fc2 = cri_linear_add(m, "linear_fc2", f, d, true);
+    mlp->kind = CR_GELU_TANH;
     cri_module_add(t->model, m, "act_fn", "GELUTanh", 0, 0);
     return m;
 }

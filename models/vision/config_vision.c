@@ -160,8 +160,8 @@ static cr_status read_vision_config(cr_model_config *c, const json_t *v, const c
     return read_deepstack(vision, v, c->num_layers, err);
 }
 
-static cr_status read_token(const json_t *json, const char *key, int64_t usual, int64_t vocab,
-                            int32_t *out, cr_err *err)
+cr_status cri_json_token(const json_t *json, const char *key, int64_t usual, int64_t vocab,
+                         int32_t *out, cr_err *err)
 {
     int64_t id;
 
@@ -213,15 +213,19 @@ cr_status cri_vision_read(cr_model_config *c, const json_t *json, const json_t *
     const json_t *v = cri_json_get(json, "vision_config");
 
     if (family->vision == CRI_VISION_NONE) return CR_OK;
+    if (family->vision == CRI_VISION_PRISMATIC) return cri_prismatic_read(c, json, err);
     CR_TRY(read_axes(c, text, family, err));
     if (!json_is_object(v))
         return cr_fail(err, CR_EFORMAT, "key 'vision_config' is missing (an object)");
     c->vision = CR_NEW(cr_vision_config);
+    c->vision->merge = CR_MERGE;
     if (read_vision_config(c, v, family, err) != CR_OK) return cr_fail_add(err, "vision_config");
-    CR_TRY(read_token(json, "image_token_id", 151655, c->vocab_size, &c->vision->image_id, err));
-    CR_TRY(read_token(json, "video_token_id", 151656, c->vocab_size, &c->vision->video_id, err));
-    return read_token(json, "vision_start_token_id", 151652, c->vocab_size, &c->vision->start_id,
-                      err);
+    CR_TRY(
+        cri_json_token(json, "image_token_id", 151655, c->vocab_size, &c->vision->image_id, err));
+    CR_TRY(
+        cri_json_token(json, "video_token_id", 151656, c->vocab_size, &c->vision->video_id, err));
+    return cri_json_token(json, "vision_start_token_id", 151652, c->vocab_size,
+                          &c->vision->start_id, err);
 }
 
 /* text_config where there is one; what only the outer object has counts as well. tie_word_embeddings:

@@ -11,9 +11,11 @@
 
 #include <string.h>
 
-static int64_t num_features(const cr_vision_input *v)
+static int64_t num_features(const cr_model *model, const cr_vision_input *v)
 {
-    return v->num_patches / (CR_MERGE * CR_MERGE);
+    int64_t merge = model->config.vision->merge;
+
+    return v->num_patches / (merge * merge);
 }
 
 const cr_vision_input *cr_vision_idle(const cr_model *model)
@@ -25,7 +27,8 @@ bool cri_is_tower_back(const cr_model *model, const cr_pass *p)
 {
     const cri_root *root = model->root->impl;
 
-    return p->tape && p->batch->vision && root->visual->has_trainable;
+    return p->tape && p->batch->vision &&
+           (root->visual->has_trainable || (root->projector && root->projector->has_trainable));
 }
 
 bool cri_is_placed(const cr_model *model, const cr_batch *b, int64_t token)
@@ -47,7 +50,7 @@ cr_status cri_check_images(const cr_model *model, const cr_pass *p, cr_err *err)
     if (p->kv) return cr_fail(err, CR_EABSENT, "generation from images is not available");
     if (p->split) b = p->split->whole;
     if (b->vision->is_idle) return CR_OK;
-    if (!b->mrope)
+    if (model->config.rope_axis && !b->mrope)
         return cr_fail(err, CR_EARG, "a batch with images needs positions along t, h and w");
     return cr_vision_positions(&model->config, b, b->vision, NULL, err);
 }
@@ -59,8 +62,8 @@ static cr_status list_placed(const cr_model *model, cr_pass *p, cr_err *err)
     const cr_batch *b = p->batch;
     cri_images *im = &p->state->images;
 
-    im->placed = cr_reserve(im->placed, &im->capacity_placed, (size_t)num_features(b->vision),
-                            sizeof *im->placed);
+    im->placed = cr_reserve(im->placed, &im->capacity_placed,
+                            (size_t)num_features(model, b->vision), sizeof *im->placed);
     for (int64_t t = 0; t < b->num_tokens; t++)
         if (cri_is_placed(model, b, t)) im->placed[im->num_placed++] = (int32_t)t;
     for (int64_t t = 0; p->split && t < p->split->first; t++)
@@ -80,7 +83,7 @@ static cr_mem *placed_rows(const cr_model *model, const cr_pass *p, cr_mem *rows
 static cr_status push_features(const cr_model *model, cr_pass *p, cr_err *err)
 {
     cri_images *im = &p->state->images;
-    int64_t rows = num_features(p->batch->vision), cols = model->config.hidden_size;
+    int64_t rows = num_features(model, p->batch->vision), cols = model->config.hidden_size;
 
     CR_TRY(cri_push(p->scratch, p, rows, cols, &im->features, err));
     for (int64_t i = 0; i < model->config.vision->num_deepstack; i++)
@@ -97,7 +100,8 @@ cr_status cri_run_tower(const cr_model *model, cr_pass *p, cr_err *err)
     if (!p->batch->vision) return CR_OK;
     CR_TRY(list_placed(model, p, err));
     CR_TRY(push_features(model, p, err));
-    return cri_vision_forward(root->visual, p, p->batch->vision, im->features, im->deepstack, err);
+    return root->tower_ops->forward(root->visual, p, p->batch->vision, im->features, im->deepstack,
+                                    err);
 }
 
 cr_status cri_place_features(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
@@ -133,8 +137,8 @@ cr_status cri_reserve_features(const cr_model *model, cr_pass *p, cr_err *err)
 
     if (!cri_is_tower_back(model, p)) return CR_OK;
     CR_TRY(push_features(model, p, err));
-    if (im->num_placed == num_features(p->batch->vision)) return CR_OK;
-    bytes = (size_t)(num_features(p->batch->vision) * model->config.hidden_size) *
+    if (im->num_placed == num_features(model, p->batch->vision)) return CR_OK;
+    bytes = (size_t)(num_features(model, p->batch->vision) * model->config.hidden_size) *
             cr_dtype_bytes(p->dtype);
     CR_TRY(cr_zero(p->dev, im->features, bytes, err));
     for (int64_t i = 0; i < model->config.vision->num_deepstack; i++)
@@ -162,5 +166,6 @@ cr_status cri_back_tower(const cr_model *model, cr_pass *p, cr_err *err)
     cri_images *im = &p->state->images;
 
     if (!cri_is_tower_back(model, p)) return CR_OK;
-    return cri_vision_backward(root->visual, p, p->batch->vision, im->features, im->deepstack, err);
+    return root->tower_ops->backward(root->visual, p, p->batch->vision, im->features, im->deepstack,
+                                     err);
 }

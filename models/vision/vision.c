@@ -423,3 +423,5 @@ cr_status cri_vision_backward(const cr_module *visual, cr_pass *p, const cr_visi
     cr_stack_release(p->scratch, mark);
     return status;
 }
+
+const cri_tower_ops cri_qwen_tower_ops = {cri_vision_forward, cri_vision_backward};

@@ -6,6 +6,10 @@
  * patch_size x patch_size of them, and the patches of a frame come in blocks of 2 x 2: four rows in a
  * row are one token of the language model.
  *
+ * Prismatic: an item is an image, (1, side, side), and a patch a token; patches come row by row, each with the pixels
+ * [3][patch_size][patch_size] of the first tower and then those of the second (config.vision->vit). A sequence has one image or
+ * none, and its placeholders after the first token; positions have one axis (batch.mrope NULL).
+ *
  * Ownership: the arrays belong to the caller and live as long as the pass. Threads: those of the pass.
  */
 #ifndef CR_VISION_H
@@ -31,5 +35,13 @@ const cr_vision_input *cr_vision_idle(const cr_model *model);
  * says which placeholders and which item do not fit. */
 CR_MUST cr_status cr_vision_positions(const cr_model_config *config, const cr_batch *batch,
                                       const cr_vision_input *vision, int32_t *mrope, cr_err *err);
+
+/* Placeholders of an image of Prismatic; 0: they depend on its size, or there are no images. */
+int64_t cr_vision_image_tokens(const cr_model_config *config);
+/* Puts them after the first of num ids (at least one): arrays of num + cr_vision_image_tokens elements. labels may be NULL: what the
+ * rows of cr_batch give; the first id's goes to the last placeholder, and what comes before has none. */
+void cr_vision_insert_image(const cr_model_config *config, const int32_t *ids,
+                            const int32_t *labels, int64_t num, int32_t *out_ids,
+                            int32_t *out_labels);
 
 #endif

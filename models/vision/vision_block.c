@@ -68,7 +68,12 @@ static cr_status project_back(const cr_module *qkv, cr_pass *p, const cr_mem *in
     return cri_leave(qkv, p, err);
 }
 
-static cr_status rotate(const cr_vision_config *c, const cr_pass *p, cr_mem *x, int sign,
+static int64_t width_of(const cri_vision_attention *parts)
+{
+    return parts->qkv->weight->shape[1];
+}
+
+static cr_status rotate(const cri_vision_attention *parts, const cr_pass *p, cr_mem *x, int sign,
                         cr_err *err)
 {
     cr_rope_args a = {.x = x,
@@ -76,19 +81,19 @@ static cr_status rotate(const cr_vision_config *c, const cr_pass *p, cr_mem *x, 
                       .scaling = 1,
                       .sign = sign,
                       .num_tokens = p->num_rows,
-                      .num_heads = c->num_heads,
-                      .head_dim = c->hidden_size / c->num_heads,
+                      .num_heads = parts->num_heads,
+                      .head_dim = width_of(parts) / parts->num_heads,
                       .angles = p->patches->on_device.angles};
 
+    if (!a.angles) return CR_OK;
     return cr_rope(p->dev, &a, err);
 }
 
 static cr_attention_args attention_args(const cr_module *m, const cr_pass *p, const activations *a)
 {
     const cri_vision_attention *parts = m->impl;
-    const cr_vision_config *c = m->model->config.vision;
     const cr_patches *r = p->patches;
-    int64_t dim = c->hidden_size / c->num_heads;
+    int64_t dim = width_of(parts) / parts->num_heads;
 
     return (cr_attention_args){.q = a->q,
                                .k = a->k,
@@ -100,8 +105,8 @@ static cr_attention_args attention_args(const cr_module *m, const cr_pass *p, co
                                    parts->is_full ? r->on_device.frames : r->on_device.windows,
                                .sizes = parts->is_full ? r->frame_sizes : r->window_sizes,
                                .num_seqs = parts->is_full ? r->num_frames : r->num_windows,
-                               .num_heads = c->num_heads,
-                               .num_kv_heads = c->num_heads,
+                               .num_heads = parts->num_heads,
+                               .num_kv_heads = parts->num_heads,
                                .head_dim = dim,
                                .scale = 1.0f / sqrtf((float)dim),
                                .is_bidirectional = true};
@@ -111,8 +116,7 @@ static cr_status attention_forward(const cr_module *m, cr_pass *p, const cr_mem 
                                    const cr_mem *add, cr_mem *out, cr_err *err)
 {
     const cri_vision_attention *parts = m->impl;
-    const cr_vision_config *c = m->model->config.vision;
-    int64_t rows = p->num_rows, d = c->hidden_size;
+    int64_t rows = p->num_rows, d = width_of(parts);
     size_t mark = cr_stack_mark(p->scratch);
     cr_stack *keep = cri_keep(p);
     activations a = {0};
@@ -123,11 +127,11 @@ static cr_status attention_forward(const cr_module *m, cr_pass *p, const cr_mem 
     CR_TRY(cri_push(keep, p, rows, d, &a.k, err));
     CR_TRY(cri_push(keep, p, rows, d, &a.v, err));
     CR_TRY(cri_push(keep, p, rows, d, &a.o, err));
-    if (p->tape) CR_TRY(cri_push_32bit(keep, rows * c->num_heads, &lse, err));
+    if (p->tape) CR_TRY(cri_push_32bit(keep, rows * parts->num_heads, &lse, err));
     a.lse = lse;
     CR_TRY(project(parts->qkv, p, in, &a, err));
-    CR_TRY(rotate(c, p, a.q, 1, err));
-    CR_TRY(rotate(c, p, a.k, 1, err));
+    CR_TRY(rotate(parts, p, a.q, 1, err));
+    CR_TRY(rotate(parts, p, a.k, 1, err));
     args = attention_args(m, p, &a);
     CR_TRY(cr_attention(p->dev, &args, err));
     CR_TRY(cri_linear(parts->proj, p, a.o, add, out, err));
@@ -140,7 +144,7 @@ static cr_status attention_backward(const cr_module *m, cr_pass *p, const cr_mem
                                     const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cri_vision_attention *parts = m->impl;
-    const cr_vision_config *c = m->model->config.vision;
+    int64_t d = width_of(parts);
     activations a;
     bool is_needed = grad_in || parts->qkv->has_trainable;
     size_t mark = cr_stack_mark(p->scratch);
@@ -148,19 +152,19 @@ static cr_status attention_backward(const cr_module *m, cr_pass *p, const cr_mem
     cr_attention_grad_args g;
 
     cri_frame_pop(m, p, &a, sizeof a);
-    if (is_needed) CR_TRY(cri_push(p->scratch, p, p->num_rows, c->hidden_size, &d_o, err));
+    if (is_needed) CR_TRY(cri_push(p->scratch, p, p->num_rows, d, &d_o, err));
     CR_TRY(cri_linear_back(parts->proj, p, a.o, grad_out, d_o, CRI_DX_SET, err));
     if (is_needed) {
         for (int i = 0; i < 3; i++)
-            CR_TRY(cri_push(p->scratch, p, p->num_rows, c->hidden_size, &d_qkv[i], err));
+            CR_TRY(cri_push(p->scratch, p, p->num_rows, d, &d_qkv[i], err));
         g = (cr_attention_grad_args){.fwd = attention_args(m, p, &a),
                                      .d_o = d_o,
                                      .dq = d_qkv[0],
                                      .dk = d_qkv[1],
                                      .dv = d_qkv[2]};
         CR_TRY(cr_attention_grad(p->dev, &g, err));
-        CR_TRY(rotate(c, p, d_qkv[0], -1, err));
-        CR_TRY(rotate(c, p, d_qkv[1], -1, err));
+        CR_TRY(rotate(parts, p, d_qkv[0], -1, err));
+        CR_TRY(rotate(parts, p, d_qkv[1], -1, err));
         CR_TRY(project_back(parts->qkv, p, in, d_qkv, grad_in, err));
     }
     cr_stack_release(p->scratch, mark);
@@ -184,7 +188,7 @@ static cr_status mlp_forward(const cr_module *m, cr_pass *p, const cr_mem *in, c
     if (out) {
         CR_TRY(cri_push(p->scratch, p, rows, width, &h, err));
         CR_TRY(cr_gelu(
-            p->dev, &(cr_gelu_args){CR_GELU_TANH, p->dtype, fc1, h, (size_t)(rows * width)}, err));
+            p->dev, &(cr_gelu_args){parts->kind, p->dtype, fc1, h, (size_t)(rows * width)}, err));
         CR_TRY(cri_linear(parts->fc2, p, h, add, out, err));
     }
     if (p->tape) cri_frame_push(m, p, &fc1, sizeof fc1);
@@ -200,7 +204,7 @@ static cr_status mlp_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
     cr_mem *fc1;
 
     cri_frame_pop(m, p, &fc1, sizeof fc1);
-    CR_TRY(cri_gelu_back(parts->fc1, parts->fc2, CR_GELU_TANH, p, in, fc1, grad_out, grad_in, err));
+    CR_TRY(cri_gelu_back(parts->fc1, parts->fc2, parts->kind, p, in, fc1, grad_out, grad_in, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

@@ -14,12 +14,14 @@
 /* impl of a block's attention. */
 typedef struct cri_vision_attention {
     cr_module *qkv, *proj;
+    int64_t num_heads;
     bool is_full; /* over frames, else over windows */
 } cri_vision_attention;
 
-/* impl of an MLP fc2(gelu(fc1 x)), gelu by tanh. */
+/* impl of an MLP fc2(gelu(fc1 x)). */
 typedef struct cri_gelu_mlp {
     cr_module *fc1, *fc2;
+    cr_gelu_kind kind;
 } cri_gelu_mlp;
 
 extern const cr_module_ops cri_vision_attention_ops, cri_gelu_mlp_ops;
@@ -59,7 +61,7 @@ typedef struct cr_patches {
     int32_t *order;          /* [merged] merged row j is number order[j] of the caller's; NULL: j */
     int32_t *frames, *windows; /* cu_seqlens of patches; windows: NULL if there are none */
     int64_t num_frames, num_windows;
-    float *angles;        /* [patches, D / 2] */
+    float *angles;        /* [patches, D / 2]; without any on the device nothing is rotated */
     int32_t *corner;      /* [patches, 4] rows of the table of positions, or NULL */
     float *corner_weight; /* [patches, 4] */
     /* the same for kernels, from forward to backward */
@@ -86,5 +88,14 @@ CR_MUST cr_status cri_vision_forward(const cr_module *visual, cr_pass *p, const 
 CR_MUST cr_status cri_vision_backward(const cr_module *visual, cr_pass *p,
                                       const cr_vision_input *in, const cr_mem *grad_out,
                                       cr_mem *const *grad_deepstack, cr_err *err);
+
+/* What the decoder calls: the two of a family. */
+typedef struct cri_tower_ops {
+    cr_status (*forward)(const cr_module *visual, cr_pass *p, const cr_vision_input *in,
+                         cr_mem *out, cr_mem *const *deepstack, cr_err *err);
+    cr_status (*backward)(const cr_module *visual, cr_pass *p, const cr_vision_input *in,
+                          const cr_mem *grad_out, cr_mem *const *grad_deepstack, cr_err *err);
+} cri_tower_ops;
+extern const cri_tower_ops cri_qwen_tower_ops;
 
 #endif

@@ -29,7 +29,8 @@ static cr_status check_learners(const cr_model *model, const char *role, cr_err 
     if (!tower) return CR_OK;
     for (size_t i = 0; i < model->num_params; i++) {
         const cr_param *p = model->params[i];
-        bool is_tower = strncmp(p->name, tower, strlen(tower)) == 0;
+        bool is_tower = cr_is_named(p->name, model->towers.vision) ||
+                        cr_is_named(p->name, model->towers.projector);
         num += p->is_trainable && !is_tower;
         num_tower += p->is_trainable && is_tower;
     }

@@ -320,10 +320,9 @@ static void norms(void **state)
             dx = floats(dt, m * n, 1, bf), dw = floats(CR_F32, n, 1, (double)m * 1e-5);
             for (int d = 0; d < 2; d++) {
                 cr_device *on = d ? dev : cpu;
-                OK(cr_cols_scale(on,
-                                 &(cr_cols_scale_args){dt, M(x), M(w), c % 2 ? M(b) : NULL, M(y), m,
-                                                       n},
-                                 &err));
+                OK(cr_cols_scale(
+                    on, &(cr_cols_scale_args){dt, M(x), M(w), c % 2 ? M(b) : NULL, M(y), m, n},
+                    &err));
                 OK(cr_cols_scale_grad(on,
                                       &(cr_cols_scale_grad_args){dt, M(x), M(w), M(dy),
                                                                  c % 3 ? M(dx) : NULL,

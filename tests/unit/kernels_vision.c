@@ -440,8 +440,7 @@ static void factors_of_columns(void **state)
             array x = make(dt, M * n, 2), w = make(dt, n, 1), add = make(dt, M * n, 1),
                   y = make(dt, M * n, 1), dy = make(dt, M * n, 1), dx = make(dt, M * n, 1);
             float *dw = CR_NEW_ARRAY(float, n);
-            OK(cr_cols_scale(dev,
-                             &(cr_cols_scale_args){dt, x.data, w.data, add.data, y.data, M, n},
+            OK(cr_cols_scale(dev, &(cr_cols_scale_args){dt, x.data, w.data, add.data, y.data, M, n},
                              &err));
             OK(cr_cols_scale_grad(
                 dev,
