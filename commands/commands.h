@@ -19,6 +19,7 @@
     X(detokenize)          \
     X(score)               \
     X(inspect)             \
+    X(image)               \
     X(formula)             \
     X(init)                \
     X(export)              \

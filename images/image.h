@@ -1,0 +1,35 @@
+/* image.h -- JPEG, PNG and WebP files as pixels: what `load_image` of Transformers makes of them with Pillow.
+ *
+ * Pixels are RGB of 8 bits a channel, the image stands upright (EXIF or XMP orientation is applied), gray is three equal channels. Alpha is
+ * dropped, and colours below it stay as they are stored: nothing is blended. 16 bit: of colours and of gray with alpha the high
+ * byte; gray alone is clipped at 255, as Pillow does it. CMYK and YCCK are as Adobe stores them (inverted).
+ *
+ * Sizes are checked before memory is taken. A file that is cut off, damaged (also where Pillow would go on), of another type, or
+ * an animation is refused with a sentence that names the type and the reason.
+ *
+ * Threads: any; nothing is shared.
+ */
+#ifndef CR_IMAGE_H
+#define CR_IMAGE_H
+
+#include "base/base.h"
+
+/* Pillow warns of a bomb from here on: 268 MB of pixels. */
+enum { CR_IMAGE_MAX_PIXELS = 89478485 };
+
+typedef enum cr_image_type { CR_IMAGE_JPEG, CR_IMAGE_PNG, CR_IMAGE_WEBP } cr_image_type;
+
+typedef struct cr_image {
+    uint8_t *pixels; /* [height, width, 3]; owned */
+    int width, height;
+    cr_image_type type;
+    int orientation; /* of the file, 1 to 8; it is applied */
+} cr_image;
+
+/* CR_EFORMAT: not an image that is read, damaged, or more than max_pixels (1 to CR_IMAGE_MAX_PIXELS). out is zero after a failure. */
+CR_MUST cr_status cr_image_decode(const void *data, size_t num_bytes, int64_t max_pixels,
+                                  cr_image *out, cr_err *err);
+void cr_image_free(cr_image *image);
+const char *cr_image_type_name(cr_image_type type);
+
+#endif

@@ -1,0 +1,119 @@
+/* processor.c -- smart_resize, values and the order of patches (see processor.h). */
+#include "images/processor.h"
+
+#include <math.h>
+
+enum { MAX_RATIO = 200 };
+
+cr_status cr_image_target(const cr_image_processor *p, int width, int height, int *to_width,
+                          int *to_height, cr_err *err)
+{
+    double factor = p->patch_size * p->merge_size, h = height, w = width, beta;
+    double max = (double)p->max_pixels, min = (double)p->min_pixels;
+    double to_h = rint(h / factor) * factor, to_w = rint(w / factor) * factor;
+
+    if (!p->has_resize) {
+        if (to_h != h || to_w != w)
+            return cr_fail(err, CR_EARG,
+                           "%d x %d pixels: without do_resize sides must be multiples of %.0f",
+                           width, height, factor);
+        *to_width = width;
+        *to_height = height;
+        return CR_OK;
+    }
+    if (fmax(h, w) / fmin(h, w) > MAX_RATIO)
+        return cr_fail(err, CR_EARG, "%d x %d pixels: one side is more than %d times the other",
+                       width, height, MAX_RATIO);
+    if (to_h * to_w > max) {
+        beta = sqrt(h * w / max);
+        to_h = fmax(factor, floor(h / beta / factor) * factor);
+        to_w = fmax(factor, floor(w / beta / factor) * factor);
+    } else if (to_h * to_w < min) {
+        beta = sqrt(min / (h * w));
+        to_h = ceil(h * beta / factor) * factor;
+        to_w = ceil(w * beta / factor) * factor;
+    }
+    *to_height = (int)to_h;
+    *to_width = (int)to_w;
+    return CR_OK;
+}
+
+/* Values of the 256 levels of each channel. */
+static void levels_init(const cr_image_processor *p, float values[3][256])
+{
+    bool is_folded = p->form == CR_RESIZE_TORCHVISION && p->has_rescale && p->has_normalize;
+    float fold = is_folded ? (float)(1.0 / p->rescale_factor) : 1;
+
+    for (int c = 0; c < 3; c++)
+        for (int x = 0; x < 256; x++) {
+            float mean = (float)p->mean[c] * fold, std = (float)p->std[c] * fold;
+            float value = p->has_rescale && !is_folded ? (float)(x * p->rescale_factor) : (float)x;
+            values[c][x] = p->has_normalize ? (value - mean) / std : value;
+        }
+}
+
+/* One patch: channel, frame, row, column. */
+static void cut_patch(const cr_image_processor *p, const cr_image *frames, size_t num_frames,
+                      size_t first_frame, int row, int column, float values[3][256], float *to)
+{
+    int side = p->patch_size;
+
+    for (int c = 0; c < 3; c++)
+        for (int t = 0; t < p->temporal_patch_size; t++) {
+            size_t at = first_frame + (size_t)t;
+            const cr_image *f = &frames[at < num_frames ? at : num_frames - 1];
+            for (int y = 0; y < side; y++) {
+                const uint8_t *from =
+                    f->pixels +
+                    ((size_t)(row * side + y) * (size_t)f->width + (size_t)(column * side)) * 3;
+                for (int x = 0; x < side; x++)
+                    *to++ = values[c][from[x * 3 + c]];
+            }
+        }
+}
+
+static void cut_frames(const cr_image_processor *p, const cr_image *frames, size_t num_frames,
+                       cr_image_patches *out)
+{
+    int merge = p->merge_size, t, row, column, in_block;
+    float values[3][256], *to = out->values;
+
+    levels_init(p, values);
+    for (t = 0; t < out->grid[0]; t++)
+        for (row = 0; row < out->grid[1]; row += merge)
+            for (column = 0; column < out->grid[2]; column += merge)
+                for (in_block = 0; in_block < merge * merge; in_block++, to += out->patch_dim)
+                    cut_patch(p, frames, num_frames, (size_t)t * (size_t)p->temporal_patch_size,
+                              row + in_block / merge, column + in_block % merge, values, to);
+}
+
+cr_status cr_image_cut(const cr_image_processor *p, cr_image *frames, size_t num_frames,
+                       cr_image_patches *out, cr_err *err)
+{
+    size_t per_patch = (size_t)p->temporal_patch_size;
+    int width, height;
+
+    *out = (cr_image_patches){0};
+    for (size_t i = 1; i < num_frames; i++)
+        if (frames[i].width != frames[0].width || frames[i].height != frames[0].height)
+            return cr_fail(err, CR_EARG, "frame %zu has %d x %d pixels, the first %d x %d", i,
+                           frames[i].width, frames[i].height, frames[0].width, frames[0].height);
+    CR_TRY(cr_image_target(p, frames[0].width, frames[0].height, &width, &height, err));
+    for (size_t i = 0; i < num_frames; i++)
+        cr_image_resize(&frames[i], width, height, p->form);
+    out->grid[0] = (int32_t)((num_frames + per_patch - 1) / per_patch);
+    out->grid[1] = height / p->patch_size;
+    out->grid[2] = width / p->patch_size;
+    out->num_patches = (int64_t)out->grid[0] * out->grid[1] * out->grid[2];
+    out->patch_dim = 3 * (int64_t)per_patch * p->patch_size * p->patch_size;
+    out->num_tokens = out->num_patches / (p->merge_size * p->merge_size);
+    out->values = cr_alloc((size_t)(out->num_patches * out->patch_dim) * sizeof(float));
+    cut_frames(p, frames, num_frames, out);
+    return CR_OK;
+}
+
+void cr_image_patches_free(cr_image_patches *patches)
+{
+    cr_free(patches->values);
+    *patches = (cr_image_patches){0};
+}

@@ -1,0 +1,58 @@
+/* webp.c -- WebP by libwebp: lossy, lossless, with alpha or without; no animations. */
+#include "images/image_impl.h"
+
+#include <string.h>
+#include <webp/decode.h>
+
+/* EXIF and XMP are chunks of the container. */
+static void read_orientation(cri_image_file *file)
+{
+    size_t at = 12;
+
+    while (file->num_bytes - at >= 8) {
+        const uint8_t *chunk = file->data + at;
+        size_t num =
+            chunk[4] | (size_t)chunk[5] << 8 | (size_t)chunk[6] << 16 | (size_t)chunk[7] << 24;
+        if (num > file->num_bytes - at - 8) return;
+        if (memcmp(chunk, "EXIF", 4) == 0) cri_exif_read(file, chunk + 8, num);
+        if (memcmp(chunk, "XMP ", 4) == 0) cri_xmp_read(file, chunk + 8, num);
+        at += 8 + num;
+        if (num % 2 && at < file->num_bytes) at++;
+    }
+}
+
+static const char *reason(VP8StatusCode code)
+{
+    switch (code) {
+    case VP8_STATUS_OUT_OF_MEMORY:
+        return "no memory";
+    case VP8_STATUS_UNSUPPORTED_FEATURE:
+        return "a feature that libwebp does not have";
+    case VP8_STATUS_NOT_ENOUGH_DATA:
+        return "the file is cut off";
+    default:
+        return "the data are damaged";
+    }
+}
+
+cr_status cri_webp_decode(cri_image_file *file, cr_image *out, cr_err *err)
+{
+    WebPDecoderConfig config;
+    VP8StatusCode code;
+
+    CR_CHECK(WebPInitDecoderConfig(&config), "libwebp is of another version");
+    code = WebPGetFeatures(file->data, file->num_bytes, &config.input);
+    if (code != VP8_STATUS_OK) return cr_fail(err, CR_EFORMAT, "%s", reason(code));
+    if (config.input.has_animation)
+        return cr_fail(err, CR_EFORMAT, "it is an animation: give its frames as images");
+    CR_TRY(cri_image_reserve(file, config.input.width, config.input.height, out, err));
+    config.output.colorspace = MODE_RGB;
+    config.output.is_external_memory = 1;
+    config.output.u.RGBA.rgba = out->pixels;
+    config.output.u.RGBA.stride = out->width * 3;
+    config.output.u.RGBA.size = (size_t)out->width * (size_t)out->height * 3;
+    code = WebPDecode(file->data, file->num_bytes, &config);
+    if (code != VP8_STATUS_OK) return cr_fail(err, CR_EFORMAT, "%s", reason(code));
+    read_orientation(file);
+    return CR_OK;
+}

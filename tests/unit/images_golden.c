@@ -1,0 +1,162 @@
+/* images_golden.c -- one small file of each kind: pixels and values are, to the bit, those of Transformers (tests/parity/images.py
+ * makes the files of tests/parity/images and the digests). Sides after resizing, patches of a video.
+ */
+#include "base/digest.h"
+#include "base/json.h"
+#include "images/processor.h"
+
+#include "tests/ok.h"
+
+#include <string.h>
+
+#define FOLDER "tests/parity/images/"
+static const char *const forms[] = {CR_RESIZE_FORMS};
+
+static void read_image(const char *name, cr_image *out)
+{
+    cr_buf file = {0};
+    char path[200];
+
+    snprintf(path, sizeof path, FOLDER "%s", name);
+    OK(cr_file_read(path, &file, &err));
+    OK(cr_image_decode(file.data, file.num_bytes, CR_IMAGE_MAX_PIXELS, out, &err));
+    cr_buf_free(&file);
+}
+
+static void same_digest(const char *what, const void *data, size_t num_bytes, const json_t *want)
+{
+    char hex[CR_DIGEST_TEXT];
+
+    cr_digest_bytes(data, num_bytes, hex);
+    if (strcmp(hex, json_string_value(want)) != 0) fail_msg("%s differ", what);
+}
+
+static void check_values(const char *file, const json_t *processor, const json_t *want)
+{
+    const char *form = json_string_value(json_object_get(want, "form"));
+    cr_image_processor p = {0};
+    cr_image_patches patches;
+    cr_image image;
+    cr_buf text = {0};
+    char what[200];
+
+    OK(cr_json_add_value(&text, processor, &err));
+    OK(cr_image_processor_parse(text.data, text.num_bytes, file, &p, &err));
+    p.form = strcmp(form, forms[0]) == 0 ? CR_RESIZE_PIL : CR_RESIZE_TORCHVISION;
+    read_image(file, &image);
+    OK(cr_image_cut(&p, &image, 1, &patches, &err));
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(patches.grid[i],
+                         json_integer_value(json_array_get(json_object_get(want, "grid"), i)));
+    assert_int_equal(patches.num_tokens, patches.num_patches / 4);
+    snprintf(what, sizeof what, "%s: values of %s, patches of %d,", file, form, p.patch_size);
+    same_digest(what, patches.values,
+                (size_t)(patches.num_patches * patches.patch_dim) * sizeof(float),
+                json_object_get(want, "values"));
+    cr_image_patches_free(&patches);
+    cr_image_free(&image);
+    cr_buf_free(&text);
+}
+
+static void goldens(void **state)
+{
+    json_t *root, *c, *want;
+    size_t i, j;
+
+    (void)state;
+    OK(cr_json_read_file(FOLDER "images.json", &root, &err));
+    assert_true(json_array_size(json_object_get(root, "cases")) >= 40);
+    json_array_foreach(json_object_get(root, "cases"), i, c)
+    {
+        const char *file = json_string_value(json_object_get(c, "file"));
+        cr_image image;
+        char what[200];
+        read_image(file, &image);
+        assert_int_equal(image.width, json_integer_value(json_object_get(c, "width")));
+        assert_int_equal(image.height, json_integer_value(json_object_get(c, "height")));
+        snprintf(what, sizeof what, "%s: pixels", file);
+        same_digest(what, image.pixels, (size_t)image.width * (size_t)image.height * 3,
+                    json_object_get(c, "pixels"));
+        cr_image_free(&image);
+        json_array_foreach(json_object_get(c, "processed"), j, want)
+        {
+            const char *model = json_string_value(json_object_get(want, "model"));
+            check_values(file, json_object_get(json_object_get(root, "models"), model), want);
+        }
+    }
+    json_decref(root);
+}
+
+/* Height, width and limits to height and width: smart_resize of Transformers. */
+static void sides(void **state)
+{
+    const struct {
+        int factor;
+        int64_t min, max;
+        int height, width, to_height, to_width;
+    } cases[] = {{28, 3136, 12845056, 480, 640, 476, 644},
+                 {28, 3136, 12845056, 1080, 1920, 1092, 1932},
+                 {28, 3136, 1003520, 1080, 1920, 728, 1316},
+                 {28, 3136, 12845056, 42, 70, 56, 56}, /* 1.5 and 2.5 to even */
+                 {28, 3136, 12845056, 70, 42, 56, 56},
+                 {28, 3136, 12845056, 14, 14, 56, 56},
+                 {28, 3136, 12845056, 1, 200, 28, 812},
+                 {28, 784, 1568, 20, 4000, 28, 560}, /* a side of at least one block */
+                 {32, 65536, 16777216, 480, 640, 480, 640},
+                 {32, 65536, 16777216, 100, 100, 256, 256},
+                 {32, 65536, 16777216, 4000, 6000, 3328, 4992},
+                 {32, 65536, 16777216, 48, 80, 224, 352}};
+    int width, height;
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        cr_image_processor p = {.patch_size = cases[i].factor / 2,
+                                .merge_size = 2,
+                                .has_resize = true,
+                                .min_pixels = cases[i].min,
+                                .max_pixels = cases[i].max};
+        OK(cr_image_target(&p, cases[i].width, cases[i].height, &width, &height, &err));
+        if (width != cases[i].to_width || height != cases[i].to_height)
+            fail_msg("case %zu: %d x %d", i, height, width);
+    }
+}
+
+/* Three frames make two along t, the last with the third frame twice; a patch is [3, t, rows, columns]. */
+static void frames(void **state)
+{
+    cr_image_processor p = {.patch_size = 1, .merge_size = 2, .temporal_patch_size = 2};
+    cr_image f[3];
+    cr_image_patches patches;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        f[i] = (cr_image){.pixels = cr_alloc(2 * 4 * 3), .width = 4, .height = 2};
+        for (int j = 0; j < 2 * 4 * 3; j++)
+            f[i].pixels[j] = (uint8_t)(100 * (i + 1) / 2 + j);
+    }
+    OK(cr_image_cut(&p, f, 3, &patches, &err));
+    assert_true(patches.grid[0] == 2 && patches.grid[1] == 2 && patches.grid[2] == 4);
+    assert_true(patches.num_tokens == 4 && patches.patch_dim == 6);
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 8; i++)
+            for (int e = 0; e < 6; e++) {
+                int row = i % 4 / 2, column = i / 4 * 2 + i % 2, c = e / 2;
+                int frame = 2 * t + e % 2 < 3 ? 2 * t + e % 2 : 2;
+                float want = f[frame].pixels[(row * 4 + column) * 3 + c];
+                assert_true(patches.values[(t * 8 + i) * 6 + e] == want);
+            }
+    cr_image_patches_free(&patches);
+    f[1].height = 1;
+    assert_int_equal(cr_image_cut(&p, f, 3, &patches, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "frame 1 has 4 x 1"));
+    for (int i = 0; i < 3; i++)
+        cr_image_free(&f[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(goldens), cmocka_unit_test(sides),
+                                       cmocka_unit_test(frames)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
