@@ -16,22 +16,42 @@ cr_generating cr_generating_of(const cr_config *c, const cr_generating_args *arg
                            .stop = (const char *const *)args->stop_strings,
                            .num_stop = args->num_stop_strings,
                            .should_cut_stop = !args->include_stop_str_in_output,
+                           .stop_ids = args->stop_token_ids,
+                           .num_stop_ids = args->num_stop_token_ids,
                            .seed = (uint64_t)c->seed};
 }
 
-cr_distribution cr_distribution_of(const cr_config *c)
+static cr_distribution distribution_of(const cr_config *c, const cr_generating_args *args)
 {
-    cr_generating how = cr_generating_of(c, &c->infer.generating);
+    const cr_generating how = cr_generating_of(c, args);
 
     if (c->kind != CR_PIPELINE_RLVR || how.log_probs == CR_LOG_PROBS_RAW || how.temperature == 0)
-        return (cr_distribution){1, 1, false};
-    return (cr_distribution){how.temperature, how.repetition_penalty,
-                             cr_generating_has_filter(&how)};
+        return (cr_distribution){.temperature = 1, .repetition_penalty = 1};
+    return (cr_distribution){.temperature = how.temperature,
+                             .repetition_penalty = how.repetition_penalty,
+                             .has_filter = cr_generating_has_filter(&how)};
+}
+
+cr_distribution cr_distribution_of(const cr_config *c, int domain)
+{
+    return distribution_of(c, cr_worker_generating(&c->infer, domain));
+}
+
+cr_distribution cr_distribution_of_all(const cr_config *c)
+{
+    cr_distribution all = distribution_of(c, &c->infer.generating);
+
+    for (size_t i = 0; i < c->infer.num_domains; i++) {
+        cr_distribution one = distribution_of(c, &c->infer.domains[i].args);
+        all.is_mixed |= one.has_filter != all.has_filter;
+        all.repetition_penalty = one.repetition_penalty; /* the same (cri_check_domains) */
+    }
+    return all;
 }
 
 cr_status cr_distribution_check(const cr_distribution *d, bool has_kept, cr_err *err)
 {
-    if (d->has_filter == has_kept) return CR_OK;
+    if (d->has_filter == has_kept || d->is_mixed) return CR_OK;
     return cr_fail(err, CR_EFORMAT, "it has %skept_ids, and actor_infer's generating_args %s",
                    has_kept ? "" : "no ", has_kept ? "ask for none" : "filter words");
 }
@@ -79,11 +99,12 @@ static void add_seen(cr_edits *e, const int32_t *ids, size_t num)
 const cr_row_edits *cr_distribution_edit(const cr_distribution *d, const cr_samples *s,
                                          const size_t *order, size_t num, cr_edits *e)
 {
-    cr_buf *all[] = {&e->kept_first, &e->kept_num, &e->seen_list, &e->seen_until,
-                     &e->seen_first, &e->seen_ids, &e->seen_place};
-    bool has_penalty = d->repetition_penalty != 1;
+    cr_buf *all[] = {&e->temperatures, &e->kept_first, &e->kept_num, &e->seen_list,
+                     &e->seen_until,   &e->seen_first, &e->seen_ids, &e->seen_place};
+    const bool has_penalty = d->repetition_penalty != 1,
+               has_kept = s->num_kept && (d->has_filter || d->is_mixed);
 
-    if (d->temperature == 1 && !has_penalty && !d->has_filter) return NULL;
+    if (d->temperature == 1 && !has_penalty && !has_kept && !s->temperatures) return NULL;
     for (size_t i = 0; i < CR_COUNT(all); i++)
         cr_buf_clear(all[i]);
     add_size(&e->seen_first, 0);
@@ -93,8 +114,10 @@ const cr_row_edits *cr_distribution_edit(const cr_distribution *d, const cr_samp
         for (size_t t = 0; t < length; t++) {
             if (has_penalty) add_int(&e->seen_list, (int64_t)k);
             if (has_penalty) add_int(&e->seen_until, (int64_t)(prompt + t) - 1);
-            if (d->has_filter) add_size(&e->kept_first, s->first_kept[s->first_token[i] + t]);
-            if (d->has_filter) add_int(&e->kept_num, s->num_kept[s->first_token[i] + t]);
+            if (has_kept) add_size(&e->kept_first, s->first_kept[s->first_token[i] + t]);
+            if (has_kept) add_int(&e->kept_num, s->num_kept[s->first_token[i] + t]);
+            if (s->temperatures)
+                cr_buf_add(&e->temperatures, &s->temperatures[i], sizeof *s->temperatures);
         }
     }
     e->rows = (cr_row_edits){.temperature = d->temperature,
@@ -107,14 +130,16 @@ const cr_row_edits *cr_distribution_edit(const cr_distribution *d, const cr_samp
                              .seen_first = (const size_t *)(void *)e->seen_first.data,
                              .seen_ids = (const int32_t *)(void *)e->seen_ids.data,
                              .seen_place = (const int32_t *)(void *)e->seen_place.data};
-    if (!d->has_filter) e->rows.kept_first = NULL;
+    if (!has_kept) e->rows.kept_first = NULL;
+    if (s->temperatures) e->rows.temperatures = (const float *)(void *)e->temperatures.data;
     return &e->rows;
 }
 
 size_t cr_edits_bytes(const cr_edits *e)
 {
-    const cr_buf *all[] = {&e->kept_first, &e->kept_num, &e->seen_list,  &e->seen_until,
-                           &e->seen_first, &e->seen_ids, &e->seen_place, &e->order};
+    const cr_buf *all[] = {&e->temperatures, &e->kept_first, &e->kept_num,
+                           &e->seen_list,    &e->seen_until, &e->seen_first,
+                           &e->seen_ids,     &e->seen_place, &e->order};
     size_t num_bytes = 0;
 
     for (size_t i = 0; i < CR_COUNT(all); i++)
@@ -124,8 +149,9 @@ size_t cr_edits_bytes(const cr_edits *e)
 
 void cr_edits_free(cr_edits *e)
 {
-    cr_buf *all[] = {&e->kept_first, &e->kept_num, &e->seen_list,  &e->seen_until,
-                     &e->seen_first, &e->seen_ids, &e->seen_place, &e->order};
+    cr_buf *all[] = {&e->temperatures, &e->kept_first, &e->kept_num,
+                     &e->seen_list,    &e->seen_until, &e->seen_first,
+                     &e->seen_ids,     &e->seen_place, &e->order};
 
     for (size_t i = 0; i < CR_COUNT(all); i++)
         cr_buf_free(all[i]);

@@ -17,20 +17,26 @@
 #include "samples/train.h"
 
 typedef struct cr_distribution {
-    float temperature, repetition_penalty; /* 1: off */
-    bool has_filter;                       /* samples come with their kept ids */
+    float temperature,
+        repetition_penalty; /* 1: off; a sample may have its own temperature (cr_samples) */
+    bool has_filter;        /* samples come with their kept ids, */
+    bool is_mixed;          /* or some do: domains differ */
 } cr_distribution;
 
 /* How an engine generates by the file. */
 cr_generating cr_generating_of(const cr_config *config, const cr_generating_args *args);
-/* Of actor_infer's samples. The model's softmax with logprobs_mode raw and for greedy samples. */
-cr_distribution cr_distribution_of(const cr_config *config);
+/* Of actor_infer's samples of a domain (index into config->rewards). The model's softmax with logprobs_mode raw and for
+ * greedy samples. */
+cr_distribution cr_distribution_of(const cr_config *config, int domain);
+/* Of those of all domains together: the temperature is that of generating_args. */
+cr_distribution cr_distribution_of_all(const cr_config *config);
 /* CR_EFORMAT: samples do not have the kept ids that the file's filters ask for. */
 CR_MUST cr_status cr_distribution_check(const cr_distribution *d, bool has_kept, cr_err *err);
 
 typedef struct cr_edits {
     cr_row_edits rows;
-    cr_buf kept_first, kept_num, seen_list, seen_until, seen_first, seen_ids, seen_place, order;
+    cr_buf temperatures, kept_first, kept_num, seen_list, seen_until, seen_first, seen_ids,
+        seen_place, order;
 } cr_edits;
 
 /* Of the response tokens of samples order[0 .. num - 1], one after the other: valid until the next call.

@@ -168,7 +168,8 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
             goto bad;
         }
     r->num_left = p->samples.num;
-    how = cr_generating_of(c, p->is_validation ? &c->validation.generating : &c->infer.generating);
+    how = cr_generating_of(
+        c, cr_worker_generating(p->is_validation ? &c->validation : &c->infer, block_of(r, 0)));
     if (p->is_validation) how.log_probs = CR_LOG_PROBS_RAW; /* not trained on */
     CR_TRY_GOTO(bad, cr_engine_submit(g->engine, p->ids.data, p->ids.num, p->samples.data,
                                       p->samples.num, &how, r, err));

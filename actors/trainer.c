@@ -19,10 +19,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     *out = NULL;
     t->a = a;
     t->is_train = args.is_train;
-    if (w->task == CR_TASK_VALUE)
-        t->distribution = (cr_distribution){1, 1, false}; /* values are not of words */
-    else
-        t->distribution = cr_distribution_of(a->config);
+    t->distribution = cr_distribution_of_all(a->config);
     t->is_shared = cr_phase_is_shared(&a->layout, a->role);
     cr_experts_set(a->model, w);
     cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
@@ -82,7 +79,8 @@ cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_
             t->start[k + 1]++;
         }
     }
-    p->batch.edits = cr_distribution_edit(&t->distribution, s, order, num, &t->edits);
+    if (t->a->ranks->worker->task != CR_TASK_VALUE) /* values are not of words */
+        p->batch.edits = cr_distribution_edit(&t->distribution, s, order, num, &t->edits);
     return p->batch;
 }
 

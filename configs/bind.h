@@ -31,7 +31,14 @@ cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *b
 /* system_envs as NAME=VALUE, NULL at the end; NULL if there are none. A resolved file masks values whose name says
  * that they are secret, so only the run may have one: its processes inherit it. */
 char **cri_envs_of(const cr_node *block, bool is_run, cr_diagnostics *d);
+/* generation.c */
 void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnostics *d);
+void cri_generating_free(cr_generating_args *g);
+/* domain_generating_args of a role that generates: after rewards, and once its own lengths are derived. */
+void cri_bind_domains(cr_config *c, cr_node *root, cr_worker_config *w, cr_diagnostics *d);
+void cri_check_domains(const cr_config *c, cr_diagnostics *d);
+/* tag_to_template; after data_args. */
+void cri_bind_templates(cr_config *c, const cr_node *root, cr_diagnostics *d);
 /* schedule.c: of training_args; after learning_rate. */
 void cri_bind_schedule(const cr_node *block, cr_training_args *t, cr_diagnostics *d);
 /* Notes on whole blocks that a role does not read. */

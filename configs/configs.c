@@ -343,7 +343,10 @@ static void worker_free(cr_worker_config *w)
     envs_free(w->envs);
     texts_free(w->data.file_names, w->data.num_file_names);
     cri_columns_free(w->data.columns, w->data.num_columns);
-    texts_free(w->generating.stop_strings, w->generating.num_stop_strings);
+    cri_generating_free(&w->generating);
+    for (size_t i = 0; i < w->num_domains; i++)
+        cri_generating_free(&w->domains[i].args);
+    cr_free(w->domains);
     cr_free(w->devices);
 }
 
@@ -379,6 +382,11 @@ void cr_config_free(cr_config *c)
     for (int r = 0; r < CR_NUM_ROLES; r++)
         worker_free(cr_role_worker((cr_role)r, c));
     worker_free(&c->validation);
+    for (size_t i = 0; i < c->templates.num_tags; i++) {
+        cr_free(c->templates.of_tag[i].tag);
+        cr_free(c->templates.of_tag[i].template);
+    }
+    cr_free(c->templates.of_tag);
     for (size_t i = 0; i < c->num_rewards; i++) {
         cr_free(c->rewards[i].domain);
         cr_free(c->rewards[i].exec);

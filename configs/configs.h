@@ -123,6 +123,7 @@ typedef struct cr_config {
     cr_old_log_probs old_log_probs;
     cr_choice_logprobs logprobs_mode;
     char *global_template, *val_adapter; /* the latter: PEFT's folder of val_only's engines */
+    cr_tag_templates templates;
     cr_row_keys rows;
     cr_pair_config pairs; /* the loss of dpo */
     cr_algorithm algorithm;

@@ -132,6 +132,10 @@ static char *fields_of(const cr_node *block, const cr_generating_args *g)
                     g->include_stop_str_in_output ? "true" : "false");
         cr_node_write_json(cr_node_get(given, "stop_strings"), &out);
     }
+    if (g->num_stop_token_ids) {
+        cr_buf_adds(&out, ",\"stop_token_ids\":");
+        cr_node_write_json(cr_node_get(given, "stop_token_ids"), &out);
+    }
     cr_buf_addc(&out, '}');
     return out.data;
 }

@@ -202,7 +202,7 @@ const cri_key cri_keys[] = {
     B("rlvr", "force_disable_old_logprobs_recompute", "false", "pipeline"),
     K("rlvr", "train_infer_correction", "correction"),
     T("rlvr", "reward_pretrain", NULL, "critic"),
-    LATER("rlvr", "tag_to_template", CRI_MAP, "{}", NULL),
+    {"rlvr", "tag_to_template", CRI_CHOICES, "{}", TEMPLATES, CRI_READ, "prompts"},
     C("rlvr", "importance_sampling", "token", "token|seq", "loss"),
     R("rlvr", "rl_loss_coef", "1.0", "0..1e6", "loss"),
     B("rlvr", "max_len_mask", "false", "advantages"),
@@ -307,6 +307,8 @@ const cri_key cri_keys[] = {
     K("worker", "training_args", "training_args"),
     K("worker", "data_args", "data_args"),
     K("worker", "generating_args", "generating_args"),
+    {"worker", "domain_generating_args", CRI_BLOCKS, NULL, "generating_args", CRI_READ,
+     "see the keys in it"}, /* croll's own */
     K("worker", "strategy_args", "strategy_args"),
     B("worker", "use_dynamic_batching_in_train", "false", "trainer"),
     B("worker", "use_dynamic_batching_in_infer", "false", "trainer"),
@@ -444,6 +446,7 @@ const cri_key cri_keys[] = {
     RANGED("num_return_sequences", CRI_INT, CR_NUM_SAMPLES, "croll generate"),
     READ("generating_args", "stop_strings", CRI_TEXTS, NULL, "engine"),
     B("generating_args", "include_stop_str_in_output", "true", "engine"),
+    READ("generating_args", "stop_token_ids", CRI_INTS, NULL, "engine"), /* vLLM's */
     NONE("generating_args", "logprobs", "the log-prob of every token is kept"),
 
     C("strategy_args", "strategy_name", NULL,

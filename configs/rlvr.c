@@ -532,6 +532,8 @@ static void derive_generating(cr_config *c, cr_node *root, cr_diagnostics *d)
         derive_int(c, g, "num_return_sequences", c->group_size, "num_return_sequences_in_group", d);
         derive_int(c, g, "max_new_tokens", length, "sequence_length", d);
         cri_bind_generating(g, &c->infer.generating, d);
+        cri_bind_domains(c, root, &c->infer, d);
+        cri_check_domains(c, d);
     }
     if (!c->has_validation) return;
     if (cri_is_given(root, "val_sequence_length"))
@@ -539,6 +541,7 @@ static void derive_generating(cr_config *c, cr_node *root, cr_diagnostics *d)
     g = cr_node_at(root, "validation.generating_args");
     derive_int(c, g, "max_new_tokens", length, "sequence_length or val_sequence_length", d);
     cri_bind_generating(g, &c->validation.generating, d);
+    cri_bind_domains(c, root, &c->validation, d);
     length += c->val_prompt_length;
     if (c->infer.engine.max_model_len == 0 && length > c->sequence_length)
         c->infer.engine.max_model_len = length; /* the engine holds the longer of both */
@@ -626,6 +629,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
         cri_bind_worker(c, root, cr_role_kinds[r].name, cr_role_worker((cr_role)r, c),
                         cr_role_kinds[r].task, d);
     cri_bind_validation(c, root, "actor_train", d);
+    cri_bind_templates(c, root, d);
     bind_rewards(c, root, d);
     bind_rollouts(c, root, d);
     cri_bind_opd(c, root, d);

@@ -201,6 +201,18 @@ static void check_whole(const cri_key *key, cr_node *n, cr_diagnostics *d)
     n->integer = n->integer > 0 ? max : -max; /* what is derived from it is checked all the same */
 }
 
+static void check_ints(const cri_key *key, cr_node *n, cr_diagnostics *d)
+{
+    const bool is_list = n->kind == CR_NODE_LIST;
+
+    if (n->kind == CR_NODE_MAP) wrong(key, n, "a list of whole numbers", d);
+    for (size_t i = 0; n->kind != CR_NODE_MAP && i < (is_list ? n->num : 1); i++) {
+        const cr_node *x = is_list ? n->items[i].value : n;
+        if (x->kind != CR_NODE_INT || x->integer < 0 || x->integer > INT32_MAX)
+            wrong(key, x, "a whole number from 0 to 2147483647", d);
+    }
+}
+
 /* Case matters in a word, but hardly to who has typed it. */
 static const char *nearest_word(const char *text, const char *const *words, size_t num)
 {
@@ -358,6 +370,14 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
                 wrong(key, n->items[i].value, "a text", d);
             check_home(n->items[i].value, d);
         }
+        break;
+    case CRI_INTS:
+        check_ints(key, n, d);
+        break;
+    case CRI_CHOICES:
+        if (n->kind != CR_NODE_MAP) wrong(key, n, "a map", d);
+        for (size_t i = 0; n->kind == CR_NODE_MAP && i < n->num; i++)
+            check_choice(key, n->items[i].value, d);
         break;
     case CRI_MAP:
         if (n->kind != CR_NODE_MAP) wrong(key, n, "a map", d);

@@ -14,7 +14,9 @@ typedef enum cri_type {
                    text that begins with "exec " */
     CRI_DTYPE,
     CRI_TEXTS,   /* a list of texts, or one text */
+    CRI_INTS,    /* a list of whole numbers from 0 on, or one of them */
     CRI_MAP,     /* free keys */
+    CRI_CHOICES, /* a map of choices; range: as of a choice */
     CRI_NUMBERS, /* a map of numbers */
     CRI_DEVICES,
     CRI_BLOCK,  /* range: the block's name */

@@ -89,14 +89,20 @@ bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics 
     return true;
 }
 
+/* Are log-probs of these samples the model's softmax? */
+static bool is_softmax(const cr_generating_args *g)
+{
+    return g->temperature == 0 || (g->temperature == 1 && g->top_p >= 1 && g->top_k <= 0 &&
+                                   g->min_p <= 0 && g->repetition_penalty == 1);
+}
+
 void cri_check_service(cr_config *c, cr_diagnostics *d)
 {
-    const cr_generating_args *g = &c->infer.generating;
-    bool is_raw = g->temperature == 0 || c->logprobs_mode == CR_LOGPROBS_RAW;
+    bool is_raw = is_softmax(&c->infer.generating);
 
-    if (is_raw || (g->temperature == 1 && g->top_p >= 1 && g->top_k <= 0 && g->min_p <= 0 &&
-                   g->repetition_penalty == 1))
-        return;
+    for (size_t i = 0; i < c->infer.num_domains; i++)
+        is_raw &= is_softmax(&c->infer.domains[i].args);
+    if (is_raw || c->logprobs_mode == CR_LOGPROBS_RAW) return;
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = cr_role_worker((cr_role)r, c);
         char where[64];

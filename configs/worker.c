@@ -1,7 +1,6 @@
 /* worker.c -- a worker block: its models, its training, its strategy and its devices. */
 #include "base/hub.h"
 #include "configs/bind.h"
-#include "kernels/sampling_ranges.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,23 +21,6 @@ static cr_choice_dtype dtype_of(const char *block, const cr_node *map, const cha
         return CR_CHOICE_FP32;
     }
     return dtype;
-}
-
-void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnostics *d)
-{
-    out->temperature = cri_flag_of(g, "do_sample") ? cri_real_of(g, "temperature") : 0;
-    out->top_p = cri_real_of(g, "top_p");
-    out->min_p = cri_real_of(g, "min_p");
-    out->top_k = cri_int_of(g, "top_k");
-    out->repetition_penalty = cri_real_of(g, "repetition_penalty");
-    out->max_new_tokens = cri_int_of(g, "max_new_tokens");
-    out->num_return_sequences = cri_int_of(g, "num_return_sequences");
-    out->stop_strings = cri_texts_of(g, "stop_strings", &out->num_stop_strings);
-    out->include_stop_str_in_output = cri_flag_of(g, "include_stop_str_in_output");
-    if (out->temperature != 0 && !((float)out->temperature >= CR_MIN_TEMPERATURE))
-        cr_diagnose(d, CR_ERROR, cr_node_get(g, "temperature")->place,
-                    "temperature: 0 (greedy) or a number of at least %g is expected, not %g",
-                    (double)CR_MIN_TEMPERATURE, out->temperature);
 }
 
 static void bind_training(const cr_node *block, cr_training_args *t, cr_diagnostics *d)
@@ -421,12 +403,15 @@ void cri_note_unused(const cr_node *root, cr_diagnostics *d)
         const char *key, *why;
     } of_role[] = {
         {CR_TASK_TRAIN, "generating_args", "actor_infer generates"},
+        {CR_TASK_TRAIN, "domain_generating_args", "actor_infer generates"},
         {CR_TASK_GENERATE, "training_args", "actor_train trains"},
         {CR_TASK_GENERATE, "data_args", "prompts are actor_train's"},
         {CR_TASK_VALUE, "generating_args", "it does not generate"},
+        {CR_TASK_VALUE, "domain_generating_args", "it does not generate"},
         {CR_TASK_VALUE, "data_args", "prompts are actor_train's"},
         {CR_TASK_SCORE, "training_args", "it does not train"},
         {CR_TASK_SCORE, "generating_args", "it does not generate"},
+        {CR_TASK_SCORE, "domain_generating_args", "it does not generate"},
         {CR_TASK_SCORE, "data_args", "prompts are actor_train's"},
     };
 
@@ -435,6 +420,7 @@ void cri_note_unused(const cr_node *root, cr_diagnostics *d)
             if (of_role[i].task == cr_role_kinds[r].task)
                 note_unused(root, cr_role_kinds[r].name, of_role[i].key, of_role[i].why, d);
     note_unused(root, "sft_train", "generating_args", "nothing generates", d);
+    note_unused(root, "sft_train", "domain_generating_args", "nothing generates", d);
     note_unused(root, "validation", "training_args", "it does not train", d);
     note_unused(root, "validation", "model_args", "the model that trains is validated", d);
     note_unused(root, "validation", "strategy_args", "the ranks of the run validate", d);

@@ -6,15 +6,8 @@
 
 #include "base/base.h"
 #include "configs/choices.h"
+#include "configs/generation/generation.h"
 #include "rl/rl.h"
-
-typedef struct cr_generating_args {
-    double temperature, top_p, min_p, repetition_penalty;
-    int64_t top_k, max_new_tokens, num_return_sequences;
-    char **stop_strings;
-    size_t num_stop_strings;
-    bool include_stop_str_in_output;
-} cr_generating_args;
 
 typedef struct cr_training_args {
     double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, warmup_ratio,
@@ -122,6 +115,8 @@ typedef struct cr_worker_config {
     cr_training_args training;
     cr_data_args data;
     cr_generating_args generating;
+    cr_domain_generating *domains; /* that draw otherwise: cr_worker_generating */
+    size_t num_domains;
     char **envs; /* system_envs: NAME=VALUE, NULL at the end; or NULL */
     cr_batching_args batching;
     cr_service_keys service; /* of the reference: it has no ranks then */
@@ -144,6 +139,8 @@ typedef struct cr_worker_config {
     bool save_only_model, async_save_ckpt;
 } cr_worker_config;
 
+/* How its samples of a domain (index into cr_config.rewards) are drawn. */
+const cr_generating_args *cr_worker_generating(const cr_worker_config *w, int domain);
 /* Have both a number of device_mapping? It is then in *device, which may be NULL. */
 bool cr_workers_share(const cr_worker_config *a, const cr_worker_config *b, int *device);
 /* Ranks with a batch of their own: ulysses_size ranks share one. */

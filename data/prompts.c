@@ -168,6 +168,18 @@ static const char *template_of(const cr_prompt_maker *m)
     return m->config->global_template ? m->config->global_template : m->from->data.template;
 }
 
+/* tag_to_template comes before them. */
+static const char *template_of_row(const cr_prompt_maker *m, const cr_row *row)
+{
+    const cr_tag_templates *all = &m->config->templates;
+    const char *column = m->from->data.tag ? m->from->data.tag : "tag",
+               *tag = json_string_value(json_object_get(row->json, column));
+
+    for (size_t i = 0; tag && i < all->num_tags; i++)
+        if (strcmp(all->of_tag[i].tag, tag) == 0) return all->of_tag[i].template;
+    return template_of(m);
+}
+
 /* Ids of a rendered text. */
 static cr_status encode(const cr_prompt_maker *m, const char *text, size_t num_bytes,
                         bool add_special, cr_row *row, cr_err *err)
@@ -253,7 +265,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
         CR_TRY(get_messages(json_object_get(row->json, w->data.messages), w->data.messages,
                             &messages, err));
         if (check_text_only(row->json, messages, err) == CR_OK &&
-            cr_chat_render(m->chat, template_of(m), messages,
+            cr_chat_render(m->chat, template_of_row(m, row), messages,
                            /*add_generation_prompt=*/true, &text, err) == CR_OK)
             cr_note(encode(m, text.data, text.num_bytes, /*add_special=*/false, row, err));
         row->asked = json_incref(last_content(messages));

@@ -18,7 +18,8 @@ typedef struct cri_learn_batch {
     cr_old_log_probs old_from;
 } cri_learn_batch;
 
-void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *data);
+void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *data,
+                          const cr_config *config);
 /* Log-probs of a role's weights over the whole batch, into the column; entropies, too, if it is actor_train; of the critic
  * values. The ranks of actor_train are asked for those of a reference that is_of_trainer. */
 CR_MUST cr_status cri_ask_role(cr_run *run, cr_role role, cri_learn_batch *b,

@@ -1,10 +1,12 @@
 /* learn_batch.c -- the batch of a step, and log-probs or values of a role over it (see assemble_impl.h). */
+#include "actors/distribution.h"
 #include "exchange/record.h"
 #include "pipelines/assemble_impl.h"
 
 #include <string.h>
 
-void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *data)
+void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *data,
+                          const cr_config *config)
 {
     static const cr_batch_column columns[] = {
         CR_COLUMN_INFER,  CR_COLUMN_OLD,     CR_COLUMN_TEACHER,        CR_COLUMN_ENTROPY,
@@ -15,11 +17,18 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
     *b = (cri_learn_batch){.r = r, .data = data};
     cr_sample_batch_init(&b->batch, r->num_samples);
     b->batch.has_ids = true;
+    b->batch.has_temperatures = config->infer.num_domains > 0;
     for (size_t i = 0; i < r->num_samples; i++) {
         const cr_sample *s = &r->samples[i];
         const cr_row *row = &data->rows[s->row];
-        b->batch.samples[i] = (struct cr_batch_sample){
-            s->id, row->ids, s->ids, row->num_ids, s->num_ids, s->kept.num ? &s->kept : NULL};
+        b->batch.samples[i] =
+            (struct cr_batch_sample){s->id,
+                                     row->ids,
+                                     s->ids,
+                                     row->num_ids,
+                                     s->num_ids,
+                                     s->kept.num ? &s->kept : NULL,
+                                     cr_distribution_of(config, s->domain).temperature};
     }
     cr_sample_batch_count(&b->batch);
     for (size_t c = 0; c < CR_COUNT(columns); c++)

@@ -34,7 +34,6 @@ struct cr_rollouts {
     cr_role_call generate;
     cr_record command; /* of generate */
     double began_s, done_s;
-    cr_distribution distribution;
     flight *flights;
     size_t num, capacity, num_done, num_kept, num_wanted;
     size_t num_filtered, num_redrawn, num_verdicts, num_retries;
@@ -239,10 +238,12 @@ static cr_sample *find_sample(const cr_rollouts *c, const char *name, flight **f
 
 static cr_status read_response(cr_rollouts *c, const cr_record *record, cr_sample *s, cr_err *err)
 {
+    const cr_distribution of = cr_distribution_of(c->run->config, s->domain);
+
     if (s->ids) return CR_OK; /* a second copy */
     CR_TRY(cr_sample_read(record, max_ids_of(c, s), s, err));
     if (c->args.is_validation) return CR_OK;
-    return cr_distribution_check(&c->distribution, s->kept.num != NULL, err);
+    return cr_distribution_check(&of, s->kept.num != NULL, err);
 }
 
 /* Has a block no verdict on a sample? Then it is asked once more, unless it is in vain: enough have tried. */
@@ -529,7 +530,6 @@ cr_status cr_rollouts_begin(cr_run *run, const cr_rollout_args *args, cr_rollout
 
     *c = (cr_rollouts){.run = run,
                        .args = *args,
-                       .distribution = cr_distribution_of(run->config),
                        .generate = {.role = CR_ROLE_INFER, .ask = CR_ASK_GENERATE},
                        .began_s = cr_now_s()};
     *out = c;

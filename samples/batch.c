@@ -154,7 +154,22 @@ static void write_samples(writer *w, const cr_sample_batch *b, const cr_deal *de
     }
 }
 
-/* What the tokens were drawn from, where filters took ids away: all samples of a batch have it, or none. */
+static void write_temperatures(writer *w, const cr_sample_batch *b, const size_t *mine, size_t num)
+{
+    float *out = add_array(w, CR_FIELD_TEMPERATURES, CR_RECORD_FLOAT32, num);
+
+    for (size_t k = 0; k < num; k++)
+        out[k] = b->samples[mine[k]].temperature;
+}
+
+static bool has_kept(const cr_sample_batch *b)
+{
+    for (size_t i = 0; i < b->num; i++)
+        if (b->samples[i].kept) return true;
+    return false;
+}
+
+/* What the tokens were drawn from, where filters took ids away; nothing was taken from those of a sample without. */
 static void write_kept(writer *w, const cr_sample_batch *b, const size_t *mine, size_t num,
                        size_t num_tokens, size_t num_kept_ids)
 {
@@ -163,10 +178,14 @@ static void write_kept(writer *w, const cr_sample_batch *b, const size_t *mine, 
 
     for (size_t k = 0; k < num; k++) {
         const struct cr_batch_sample *s = &b->samples[mine[k]];
-        memcpy(num_kept, s->kept->num, s->num_response * 4);
-        memcpy(ids, s->kept->ids, s->kept->num_ids * 4);
+        if (s->kept) {
+            memcpy(num_kept, s->kept->num, s->num_response * 4);
+            memcpy(ids, s->kept->ids, s->kept->num_ids * 4);
+            ids += s->kept->num_ids;
+        } else if (s->num_response) {
+            memset(num_kept, 0, s->num_response * 4);
+        }
         num_kept += s->num_response;
-        ids += s->kept->num_ids;
     }
 }
 
@@ -191,22 +210,23 @@ void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int pa
 {
     size_t num, num_tokens = 0, num_ids = 0, num_kept = 0, num_columns = 0,
                 *mine = take_part(b, deal, part, &num);
-    bool has_kept = b->num && b->samples[0].kept;
+    const bool is_filtered = has_kept(b);
     writer w = {.record = out};
 
     for (size_t k = 0; k < num; k++) {
         const struct cr_batch_sample *s = &b->samples[mine[k]];
         num_tokens += s->num_response;
         num_ids += s->num_prompt + s->num_response;
-        num_kept += has_kept ? s->kept->num_ids : 0;
+        num_kept += s->kept ? s->kept->num_ids : 0;
     }
     for (unsigned left = columns; left; left &= left - 1)
         num_columns++;
     out->owned = w.at = cr_alloc(
         8 * num +
-        4 * (4 * num + num_ids + num_tokens + num_kept + num_columns * (num_tokens + num)) + 8);
+        4 * (5 * num + num_ids + num_tokens + num_kept + num_columns * (num_tokens + num)) + 8);
     write_samples(&w, b, deal, mine, num);
-    if (has_kept) write_kept(&w, b, mine, num, num_tokens, num_kept);
+    if (b->has_temperatures) write_temperatures(&w, b, mine, num);
+    if (is_filtered) write_kept(&w, b, mine, num, num_tokens, num_kept);
     for (int c = 0; c < CR_NUM_COLUMNS; c++)
         if (columns >> c & 1) write_column(&w, b, (cr_batch_column)c, mine, num, num_tokens);
     cr_free(mine);

@@ -16,9 +16,11 @@ typedef struct cr_sample_batch {
         const int32_t *prompt, *response;
         size_t num_prompt, num_response;
         const cr_kept *kept; /* NULL: no filters */
+        float temperature;   /* with has_temperatures: it was sampled with */
     } * samples;             /* [num] */
     size_t num, num_tokens;
     bool has_ids;               /* of samples, for errors of ranks */
+    bool has_temperatures;      /* of samples: domains differ */
     size_t *start;              /* [num + 1] of response tokens */
     double *of[CR_NUM_COLUMNS]; /* [num_tokens] or [num]; NULL: it has none */
 } cr_sample_batch;

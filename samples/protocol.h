@@ -54,14 +54,15 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_HOST    "host"              /* of a rank that failed */
 #define CR_FIELD_OFFLOAD "is_offload_states" /* roles that share devices: go to the host after it */
 /* samples: log_probs, train_step, sft_step, values, value_step, dpo_step */
-#define CR_FIELD_PROMPTS    "prompts"
-#define CR_FIELD_LENGTHS    "lengths"
-#define CR_FIELD_PROMPT_OF  "prompt_of"
-#define CR_FIELD_MINI       "mini"
-#define CR_FIELD_IDS        "ids"
-#define CR_FIELD_SAMPLE_IDS "sample_ids"
-#define CR_FIELD_NUM_KEPT   "num_kept"
-#define CR_FIELD_KEPT_IDS   "kept_ids"
+#define CR_FIELD_PROMPTS      "prompts"
+#define CR_FIELD_LENGTHS      "lengths"
+#define CR_FIELD_PROMPT_OF    "prompt_of"
+#define CR_FIELD_MINI         "mini"
+#define CR_FIELD_IDS          "ids"
+#define CR_FIELD_SAMPLE_IDS   "sample_ids"
+#define CR_FIELD_TEMPERATURES "temperatures"
+#define CR_FIELD_NUM_KEPT     "num_kept"
+#define CR_FIELD_KEPT_IDS     "kept_ids"
 /* log_probs */
 #define CR_FIELD_IS_BASE "is_base" /* of actor_train: with adapters off */
 /* train_step, sft_step, value_step, dpo_step; their arrays: rl/batch_columns.h */

@@ -49,6 +49,17 @@ static cr_status read_sample_ids(const cr_record *r, cr_samples *s, cr_err *err)
     return CR_OK;
 }
 
+static cr_status read_temperatures(const cr_record *r, cr_samples *s, cr_err *err)
+{
+    if (!cr_record_has(r, CR_FIELD_TEMPERATURES)) return CR_OK;
+    CR_TRY(cr_floats_read(r, CR_FIELD_TEMPERATURES, s->num, &s->temperatures, err));
+    for (size_t i = 0; i < s->num; i++)
+        if (!(s->temperatures[i] > 0 && isfinite(s->temperatures[i])))
+            return cr_fail(err, CR_EFORMAT, "sample %zu has the temperature %g", i,
+                           (double)s->temperatures[i]);
+    return CR_OK;
+}
+
 /* Those of sample i are in the vocabulary. */
 static cr_status check_ids(const cr_samples *s, size_t i, int64_t vocab_size, cr_err *err)
 {
@@ -153,6 +164,7 @@ cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
     if (num_prompts != s->num || num_minis != s->num)
         return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
     CR_TRY(read_sample_ids(r, s, err));
+    CR_TRY(read_temperatures(r, s, err));
     CR_TRY(count_samples(s, &num_ids, err));
     CR_TRY(repeat_prompts(r, s, num_ids, err));
     if (num_ids != s->num_ids)

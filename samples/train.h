@@ -15,6 +15,7 @@
 typedef struct cr_samples {
     const int32_t *prompts, *lengths, *ids, *mini;
     const uint64_t *sample_ids; /* for errors; NULL: they have none (sft) */
+    const float *temperatures;  /* [num] that they were sampled with; NULL: that of the file */
     size_t num, num_ids, num_tokens;
     size_t *first_id, *first_token;     /* [num] (owned) */
     int32_t *all_ids;                   /* ids, where samples share prompts in the record (owned) */

@@ -164,9 +164,10 @@ static void add_files(source *s, const cr_words *files)
 static cr_status add_key(source *s, const char *word, cr_err *err)
 {
     static const char *const places[][2] = {
-        {"generating_args.", "validation."}, {"data_args.", "validation."},
-        {"model_args.", "actor_infer."},     {"strategy_args.", "actor_infer."},
-        {"device_mapping=", "actor_infer."}, {"system_envs=", "actor_infer."},
+        {"generating_args.", "validation."}, {"domain_generating_args.", "validation."},
+        {"data_args.", "validation."},       {"model_args.", "actor_infer."},
+        {"strategy_args.", "actor_infer."},  {"device_mapping=", "actor_infer."},
+        {"system_envs=", "actor_infer."},
     };
     const char *place = "";
 

@@ -220,7 +220,6 @@ typedef struct reading {
     const cr_config *config;
     const cr_dataset *data;
     row_at *rows; /* [data->num_rows] in order of sums (owned) */
-    cr_distribution distribution;
     cr_rollout *out;
     size_t capacity;
 } reading;
@@ -283,12 +282,13 @@ static cr_status place(const reading *r, const json_t *line, cr_sample *s, cr_er
 /* A train rank has room for it, and it was drawn as the configuration says. */
 static cr_status check(const reading *r, const cr_sample *s, cr_err *err)
 {
+    const cr_distribution of = cr_distribution_of(r->config, s->domain);
     size_t num = s->num_ids + r->data->rows[s->row].num_ids;
 
     if (num > (size_t)r->config->sequence_length)
         return cr_fail(err, CR_EFORMAT, "%zu tokens, more than sequence_length %lld", num,
                        (long long)r->config->sequence_length);
-    return cr_distribution_check(&r->distribution, s->kept.num != NULL, err);
+    return cr_distribution_check(&of, s->kept.num != NULL, err);
 }
 
 static void count(cr_rollout *out, const cr_config *config, const cr_dataset *data,
@@ -328,8 +328,7 @@ char *cr_recorded_path(const char *folder, int64_t step)
 cr_status cr_recorded_rollout(const char *folder, int64_t step, const cr_config *config,
                               const cr_dataset *data, cr_rollout *out, cr_err *err)
 {
-    reading r = {
-        .config = config, .data = data, .out = out, .distribution = cr_distribution_of(config)};
+    reading r = {.config = config, .data = data, .out = out};
     char *path = cr_recorded_path(folder, step);
     cr_buf text = {0};
     size_t at = 0, num, number = 0;

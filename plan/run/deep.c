@@ -70,6 +70,32 @@ static cr_status check_tokenizer(const char *folder, cr_err *err)
     return err->status;
 }
 
+static cr_status check_ends(const cr_generating_args *g, const char *where, int64_t vocab_size,
+                            cr_err *err)
+{
+    for (size_t i = 0; i < g->num_stop_token_ids; i++)
+        if (g->stop_token_ids[i] >= vocab_size)
+            return cr_fail(err, CR_ECONFIG,
+                           "%s: stop_token_ids: %d is outside the vocabulary of %lld", where,
+                           g->stop_token_ids[i], (long long)vocab_size);
+    return CR_OK;
+}
+
+/* Tokens that end samples are those of the engine's model. */
+static cr_status check_all_ends(const cr_config *c, const cr_model *model, cr_err *err)
+{
+    const cr_worker_config *const workers[] = {&c->infer, &c->validation};
+
+    for (size_t k = 0; k < CR_COUNT(workers); k++) {
+        const cr_worker_config *w = workers[k];
+        const char *name = k ? "validation" : "actor_infer";
+        CR_TRY(check_ends(&w->generating, name, model->config.vocab_size, err));
+        for (size_t i = 0; i < w->num_domains; i++)
+            CR_TRY(check_ends(&w->domains[i].args, name, model->config.vocab_size, err));
+    }
+    return CR_OK;
+}
+
 /* The tree of a role exists, and what the file says of its modules matches something. */
 static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *ranks, cr_err *err)
 {
@@ -84,8 +110,9 @@ static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *rank
         cr_model_prepare(model, w, true, err) == CR_OK &&
         (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
          check_learners(model, ranks->name, err) == CR_OK) &&
-        check_weights(c, w, model, err) == CR_OK && w->ep_size <= 1 &&
-        w->strategy != CR_STRATEGY_OTHER)
+        check_weights(c, w, model, err) == CR_OK &&
+        (w->task != CR_TASK_GENERATE || check_all_ends(c, model, err) == CR_OK) &&
+        w->ep_size <= 1 && w->strategy != CR_STRATEGY_OTHER)
         cr_note(cr_units_build(model, &policy, 1, &units, err));
     cr_units_free(&units);
     cr_model_free(model);

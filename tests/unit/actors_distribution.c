@@ -229,7 +229,7 @@ static void engine_and_training_have_the_same_bits(void **state)
                                                          .top_k = cases[c].top_k,
                                                          .repetition_penalty = cases[c].penalty,
                                                          .max_new_tokens = LENGTH};
-            cr_distribution d = cr_distribution_of(&file);
+            cr_distribution d = cr_distribution_of_all(&file);
             cr_generating how = cr_generating_of(&file, &file.infer.generating);
             must(model_bench_open(&b, config, dtype, &err), &err);
             payload *p = generate(&b, &how);
@@ -487,7 +487,7 @@ static void mean_gradient_is_that_of_the_expectation(void **state)
 {
     static const int32_t start[START] = {3, 11};
     static const float no_weights[16];
-    const cr_distribution d = {0.6f, 1.1f, true}, only_temperature = {0.6f, 1, false},
+    const cr_distribution d = {0.6f, 1.1f, true, false}, only_temperature = {0.6f, 1, false, false},
                           no_penalty = {0.6f, 1, true};
     tree *t = CR_NEW(tree);
     size_t num;

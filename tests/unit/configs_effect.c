@@ -64,6 +64,8 @@ static void show_generating(cr_buf *out, const cr_generating_args *g)
     SHOW(g->top_k), SHOW(g->max_new_tokens), SHOW(g->num_return_sequences);
     show_texts(out, g->stop_strings, g->num_stop_strings);
     SHOW(g->include_stop_str_in_output);
+    for (size_t i = 0; i < g->num_stop_token_ids; i++)
+        SHOW(g->stop_token_ids[i]);
 }
 
 static void show_strategy(cr_buf *out, const cr_worker_config *w)
@@ -103,6 +105,10 @@ static void show_worker(cr_buf *out, const cr_worker_config *w)
                 SHOW(c->parts[k].role);
     }
     show_generating(out, &w->generating);
+    for (size_t i = 0; i < w->num_domains; i++) {
+        SHOW(w->domains[i].domain);
+        show_generating(out, &w->domains[i].args);
+    }
     show_envs(out, w->envs);
     SHOW(w->batching.train_tokens), SHOW(w->batching.infer_tokens);
     SHOW(w->service.url), SHOW(w->service.model), SHOW(w->service.key_file);
@@ -193,6 +199,8 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->group_size), SHOW(c->prompt_length), SHOW(c->sequence_length);
     SHOW(c->max_running_requests), SHOW(c->val_prompt_length), SHOW(c->model_update_frequency);
     SHOW(c->reference.is_needed), SHOW(c->enable_old_logprobs_recompute), SHOW(c->old_log_probs);
+    for (size_t i = 0; i < c->templates.num_tags; i++)
+        SHOW(c->templates.of_tag[i].tag), SHOW(c->templates.of_tag[i].template);
     SHOW(c->logprobs_mode), SHOW(c->global_template), SHOW(c->rows.prompt_key);
     SHOW(c->rows.response_key), SHOW(c->rows.query_key), SHOW(c->rows.system_key);
     SHOW(c->rows.chosen_key), SHOW(c->rows.rejected_key), SHOW(c->rows.keeps_reference);
@@ -385,6 +393,8 @@ static const struct {
     {"data_args", "domain_interleave_probs", "{math_rule: 0.5, ifeval: 0.5}", {NULL}},
     {"generating_args", "max_new_tokens", "5", {NULL}},
     {"generating_args", "num_return_sequences", "5", {NULL}},
+    {"generating_args", "stop_token_ids", "[5, 7]", {NULL}},
+    {"rlvr", "tag_to_template", "{x: chatml}", {NULL}},
     {"strategy_args", "strategy_name", "sglang", {NULL}},
     {"strategy_args", "strategy_config", "{max_model_len: 50}", {NULL}},
     {"engine", "gpu_memory_utilization", "0.5", {NULL}},

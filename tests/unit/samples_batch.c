@@ -16,11 +16,11 @@ static const int32_t responses[] = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
 static void fill(cr_sample_batch *b)
 {
     static const struct cr_batch_sample samples[SAMPLES] = {
-        {21, prompt_a, responses, 3, 2, NULL},
-        {22, prompt_b, responses + 2, 4, 3, NULL},
-        {23, prompt_a, responses + 5, 3, 1, NULL},
-        {24, prompt_c, responses + 6, 3, 0, NULL},
-        {25, prompt_b, responses + 6, 4, 4, NULL}};
+        {21, prompt_a, responses, 3, 2, NULL, 0},
+        {22, prompt_b, responses + 2, 4, 3, NULL, 0},
+        {23, prompt_a, responses + 5, 3, 1, NULL, 0},
+        {24, prompt_c, responses + 6, 3, 0, NULL, 0},
+        {25, prompt_b, responses + 6, 4, 4, NULL, 0}};
 
     cr_sample_batch_init(b, SAMPLES);
     memcpy(b->samples, samples, sizeof samples);
@@ -191,9 +191,46 @@ static void replies(void **state)
     cr_sample_batch_free(&b);
 }
 
+/* Domains that differ: each sample has its temperature, and one without a filter keeps all ids. */
+static void mixed_domains(void **state)
+{
+    static const uint32_t order[SAMPLES] = {4, 2, 0, 1, 3};
+    const cr_kept kept = {NULL, (int32_t[]){2, 0, 1}, (int32_t[]){3, 12, 14}, 3};
+    const cr_deal whole = {1, order, NULL, NULL};
+    cr_record r = {0};
+    cr_sample_batch b;
+    cr_samples s;
+    cr_err err = {0};
+
+    (void)state;
+    fill(&b);
+    b.has_temperatures = true;
+    for (size_t i = 0; i < SAMPLES; i++)
+        b.samples[i].temperature = 1 + (float)i / 4;
+    b.samples[1].kept = &kept;
+    cr_sample_batch_write(&b, &whole, 0, 0, &r);
+    if (cr_samples_read(&r, 20, &s, &err) != CR_OK) fail_msg("%s", err.msg);
+    for (size_t k = 0; k < SAMPLES; k++)
+        check_near(s.temperatures[k], (double)(1 + (float)order[k] / 4), 0);
+    for (size_t k = 0; k < SAMPLES; k++)
+        for (size_t t = 0; t < (size_t)s.lengths[k]; t++)
+            assert_int_equal(s.num_kept[s.first_token[k] + t], order[k] == 1 ? kept.num[t] : 0);
+    assert_int_equal(s.kept_ids[s.first_kept[s.first_token[3] + 2]], 14);
+    cr_samples_free(&s);
+    cr_record_free(&r);
+    b.samples[2].temperature = 0;
+    cr_sample_batch_write(&b, &whole, 0, 0, &r);
+    assert_int_equal(cr_samples_read(&r, 20, &s, &err), CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "sample 1 has the temperature 0"));
+    cr_samples_free(&s);
+    cr_record_free(&r);
+    cr_sample_batch_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts), cmocka_unit_test(common_prompts),
+                                       cmocka_unit_test(mixed_domains),
                                        cmocka_unit_test(wrong_prompts), cmocka_unit_test(replies)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
