@@ -64,6 +64,20 @@ cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train, bool 
     return CR_OK;
 }
 
+cr_optimizer_options cr_optimizer_options_of(const cr_training_args *t)
+{
+    cr_optimizer_options out = {.num_rules = t->num_param_groups};
+
+    CR_CHECK(out.num_rules <= CR_MAX_PARAM_RULES, "%zu groups of parameters", out.num_rules);
+
+    for (size_t i = 0; i < out.num_rules; i++) {
+        const cr_param_group *g = &t->param_groups[i];
+        const double scale = g->learning_rate < 0 ? 1 : g->learning_rate / t->learning_rate;
+        out.rules[i] = (cr_param_rule){g->params, scale, g->weight_decay};
+    }
+    return out;
+}
+
 cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
 {
     return (cr_fsdp_args){.is_train = is_train,
@@ -85,7 +99,8 @@ cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
                           .beta1 = w->training.adam_beta1,
                           .beta2 = w->training.adam_beta2,
                           .eps = w->training.adam_epsilon,
-                          .weight_decay = w->training.weight_decay};
+                          .weight_decay = w->training.weight_decay,
+                          .optimizer = cr_optimizer_options_of(&w->training)};
 }
 
 cr_status cr_mesh_shape_of(const cr_worker_config *w, int num_ranks, cr_mesh_shape *out,

@@ -19,6 +19,8 @@ cr_model_options cr_model_options_of(const cr_worker_config *train, bool is_trai
  * are the same: with should_freeze false nothing is left frozen. Before units are built. */
 CR_MUST cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train,
                                    bool should_freeze, cr_err *err);
+/* Groups of parameters, and which optimizer each has. */
+cr_optimizer_options cr_optimizer_options_of(const cr_training_args *training);
 /* All but source, seed and max_grad_norm. is_train: fsdp2_train. */
 cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train);
 CR_MUST cr_status cr_mesh_shape_of(const cr_worker_config *w, int num_ranks, cr_mesh_shape *out,

@@ -39,8 +39,10 @@ void cri_bind_domains(cr_config *c, cr_node *root, cr_worker_config *w, cr_diagn
 void cri_check_domains(const cr_config *c, cr_diagnostics *d);
 /* tag_to_template; after data_args. */
 void cri_bind_templates(cr_config *c, const cr_node *root, cr_diagnostics *d);
-/* schedule.c: of training_args; after learning_rate. */
+/* schedule.c, groups.c: of training_args; after learning_rate. */
 void cri_bind_schedule(const cr_node *block, cr_training_args *t, cr_diagnostics *d);
+void cri_bind_param_groups(const cr_node *block, cr_training_args *t, cr_diagnostics *d);
+void cri_training_free(cr_training_args *t);
 /* Notes on whole blocks that a role does not read. */
 void cri_note_unused(const cr_node *root, cr_diagnostics *d);
 /* Everything of the block `name` of root; nothing if it is absent. */

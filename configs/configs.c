@@ -343,6 +343,7 @@ static void worker_free(cr_worker_config *w)
     envs_free(w->envs);
     texts_free(w->data.file_names, w->data.num_file_names);
     cri_columns_free(w->data.columns, w->data.num_columns);
+    cri_training_free(&w->training);
     cri_generating_free(&w->generating);
     for (size_t i = 0; i < w->num_domains; i++)
         cri_generating_free(&w->domains[i].args);

@@ -391,6 +391,11 @@ const cri_key cri_keys[] = {
     R("training_args", "adam_beta1", "0.9", "0", "trainer"),
     R("training_args", "adam_beta2", "0.999", "0", "trainer"),
     R("training_args", "adam_epsilon", "1.0e-8", "1e-30", "trainer"),
+    {"training_args", "param_groups", CRI_LIST, "[]", "param_group", CRI_READ,
+     "trainer"}, /* croll's own, as torch's */
+    T("param_group", "params", NULL, "trainer"),
+    R("param_group", "learning_rate", NULL, "0", "trainer"),
+    R("param_group", "weight_decay", NULL, "0", "trainer"),
     I("training_args", "per_device_train_batch_size", "8", "1", "trainer"),
     I("training_args", "gradient_accumulation_steps", "1", "1", "trainer"),
     I("training_args", "warmup_steps", "0", "0", "trainer"),

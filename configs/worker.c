@@ -27,6 +27,7 @@ static void bind_training(const cr_node *block, cr_training_args *t, cr_diagnost
 {
     t->learning_rate = cri_real_of(block, "learning_rate");
     cri_bind_schedule(block, t, d);
+    cri_bind_param_groups(block, t, d);
     t->weight_decay = cri_real_of(block, "weight_decay");
     t->adam_beta1 = cri_real_of(block, "adam_beta1");
     t->adam_beta2 = cri_real_of(block, "adam_beta2");

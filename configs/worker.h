@@ -7,15 +7,8 @@
 #include "base/base.h"
 #include "configs/choices.h"
 #include "configs/generation/generation.h"
+#include "configs/training/training.h"
 #include "rl/rl.h"
-
-typedef struct cr_training_args {
-    double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, warmup_ratio,
-        num_train_epochs;
-    cr_schedule lr_scheduler_type;
-    cr_schedule_args lr_scheduler_kwargs;
-    int64_t per_device_train_batch_size, gradient_accumulation_steps, warmup_steps;
-} cr_training_args;
 
 /* A column of a row that is made of others, or of a text (data_args.columns, docs/data.md). */
 typedef struct cr_data_column_part {

@@ -432,6 +432,21 @@ static void describe(const bench *b, const cr_model *model, const cr_worker_conf
     cr_units_write_tree(u, model, cr_dtype_of(w->dtype), &out->tree);
 }
 
+/* Which parameters have a rate of their own. */
+static cr_status describe_groups(const cr_model *model, const cr_worker_config *w,
+                                 cr_plan_role *out, cr_err *err)
+{
+    const cr_optimizer_options options = cr_optimizer_options_of(&w->training);
+    cr_param_choice *choices;
+
+    if (!out->is_train || options.num_rules == 0) return CR_OK;
+    choices = CR_NEW_ARRAY(cr_param_choice, model->num_params);
+    if (cr_optimizer_choose(model, &options, w->training.weight_decay, choices, err) == CR_OK)
+        cr_optimizer_write(model, &options, choices, w->training.learning_rate, &out->groups);
+    cr_free(choices);
+    return err->status;
+}
+
 static void see_largest(const bench *b, cr_plan_role *out)
 {
     cr_device_stats s = cr_device_get_stats(b->dev);
@@ -460,6 +475,7 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
             (int64_t)cr_device_get_stats(b.dev).bytes_now - (w->is_offloaded ? 0 : s.shard_bytes);
         if (out->num_phases == 0) {
             describe(&b, model, w, out);
+            if (describe_groups(model, w, out, err) != CR_OK) break;
             add_phase(out, "between", bytes_of(&b, w, out, &s, kept));
         }
         cr_note(part ? plan_training(&b, w, p, kept, out, err)
@@ -476,6 +492,7 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
 void cr_plan_role_free(cr_plan_role *role)
 {
     cr_buf_free(&role->tree);
+    cr_buf_free(&role->groups);
     cr_free(role->passes.call);
     cr_free(role->moment);
 }

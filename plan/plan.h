@@ -94,6 +94,7 @@ typedef struct cr_plan_role {
     int64_t max_elems;        /* of one array of any operation: its largest index + 1 */
     const char *max_elems_in; /* that operation */
     cr_buf tree;              /* owned: the wrapped tree, with warnings */
+    cr_buf groups;            /* owned: a line for each group of parameters, if there are some */
     cr_plan_moment *
         moment; /* owned; if they are asked for: two micro-batches and their update, or a forward */
     size_t num_moments;

@@ -193,6 +193,14 @@ static const char *prefix_of(const cr_plan_role *r)
     return r->is_judge ? "rewards." : "";
 }
 
+static void text_groups(const cr_plan_role *r, cr_buf *out)
+{
+    size_t at = 0, num;
+
+    for (const char *line; (line = cr_line_next(&r->groups, &at, &num));)
+        cr_buf_addf(out, "    group     %.*s\n", (int)num, line);
+}
+
 static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_gpu, bool with_tree,
                       cr_buf *out)
 {
@@ -227,6 +235,7 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_
     if (is_gpu) text_gpu(r, out);
     if (r->num_phases > 1) text_timeline(r, out);
     text_traffic(r, out);
+    text_groups(r, out);
     if (with_tree && r->tree.data) cr_buf_add(out, r->tree.data, r->tree.num_bytes);
     for (const char *text; !with_tree && (text = cr_plan_next_warning(&at, &num));)
         cr_buf_addf(out, "  warning: %.*s\n", (int)num, text);
@@ -471,6 +480,19 @@ static void json_gpu(cr_buf *out, const cr_plan_role *r)
     cr_buf_addc(out, ']');
 }
 
+static void json_groups(cr_buf *out, const cr_plan_role *r)
+{
+    size_t from = 0, num;
+
+    key(out, "param_groups");
+    cr_buf_addc(out, '[');
+    for (const char *line; (line = cr_line_next(&r->groups, &from, &num));) {
+        if (out->data[out->num_bytes - 1] != '[') cr_buf_addc(out, ',');
+        cr_json_add_string(out, line, num);
+    }
+    cr_buf_addc(out, ']');
+}
+
 static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config *w, bool is_gpu,
                       bool with_tree)
 {
@@ -515,6 +537,7 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     cr_buf_addc(out, ']');
     json_traffic(out, r);
     if (is_gpu) json_gpu(out, r);
+    json_groups(out, r);
     key(out, "warnings");
     cr_buf_addc(out, '[');
     for (const char *line; (line = cr_plan_next_warning(&at, &num));) {

@@ -1,6 +1,7 @@
 /* fsdp.c -- a model on a mesh: its life and its passes (see strategies.h). */
 #include "models/vision/vision.h"
 #include "strategies/fsdp_impl.h"
+#include "strategies/lanes.h"
 
 #include <string.h>
 
@@ -72,8 +73,11 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
     f->loss_scale = args->loss_scale;
     f->hooks = (cr_hooks){cri_before, cri_after, f};
     f->pass_state = cr_pass_state_create();
+    f->choices = CR_NEW_ARRAY(cr_param_choice, model->num_params);
     cr_model_mark_trainable(model);
     if (check_args(args, mesh, err) == CR_OK &&
+        cr_optimizer_choose(model, &args->optimizer, args->weight_decay, f->choices, err) ==
+            CR_OK &&
         cr_units_build_ep(model, &args->wrap, mesh->shape.num_fsdp, &layout, &f->units, err) ==
             CR_OK) {
         if (mesh->rank == 0 && !cr_device_is_meta(dev) && args->wrap.num_expert_classes == 0 &&
@@ -110,6 +114,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_group_destroy(f->slice_group);
     cr_group_destroy(f->parts_group);
     cri_shards_destroy(f);
+    cr_free(f->choices);
     cr_free(f->host_rows);
     cr_pass_state_destroy(f->pass_state);
     for (size_t i = 0; i < CR_COUNT(f->orders); i++)

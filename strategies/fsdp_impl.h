@@ -12,6 +12,7 @@
 #include "moe/moe.h"
 #include "strategies/checkpoint.h"
 #include "strategies/gather.h"
+#include "strategies/optimizer.h"
 #include "strategies/weight_map.h"
 #include "ulysses/ulysses.h"
 
@@ -82,7 +83,8 @@ struct cr_fsdp {
     cr_stack *tape, *scratch, *host_scratch;
     cr_hooks hooks;
     cr_pass_state *pass_state;
-    struct cri_lanes *lanes; /* with the buffers */
+    struct cri_lanes *lanes;  /* with the buffers */
+    cr_param_choice *choices; /* [model->num_params] of training (owned) */
     float aux_weight;
     int adapter;         /* of passes from now on */
     cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
@@ -175,23 +177,10 @@ void cri_shards_destroy(cr_fsdp *f);
 /* CR_EARG if one of the states (enum cr_states) is on the host. */
 CR_MUST cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err);
 
-/* ---- fsdp.c, lanes.c ---- */
+/* ---- fsdp.c ---- */
 
 /* From labelled row `first` on. */
 cr_outputs cri_outputs_from(const cr_outputs *all, int64_t first);
-
-/* A small model's kernels end before a second thread has begun to help. Where every unit is whole on its rank
- * (cri_is_resident), a forward without gradient runs instead as several passes over whole sequences, a thread
- * each (kernels/lanes.h). Results have the same bits. */
-typedef struct cri_lanes cri_lanes;
-cri_lanes *cri_lanes_create(const cr_fsdp *f);
-void cri_lanes_destroy(cri_lanes *lanes);        /* accepts NULL */
-int64_t cri_lanes_bytes(const cri_lanes *lanes); /* the most that scratch of all took */
-/* Cut a batch; false: it gives too few parts, or has what cannot be cut. */
-bool cri_lanes_cut(cri_lanes *lanes, const cr_batch *batch);
-/* pass: of the batch that was cut last; its hooks, scratch and state are not used. */
-CR_MUST cr_status cri_lanes_forward(cri_lanes *lanes, const cr_model *model, const cr_pass *pass,
-                                    const cr_outputs *out, cr_err *err);
 
 /* ---- save.c ---- */
 

@@ -6,6 +6,7 @@
  * rank without a batch walks the tree and meets the same hooks.
  */
 #include "strategies/fsdp_impl.h"
+#include "strategies/lanes.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* lanes.c -- a forward pass cut between sequences, each part whole on one thread (see fsdp_impl.h). */
 #include "kernels/lanes.h"
-#include "strategies/fsdp_impl.h"
+#include "strategies/lanes.h"
 
 /* Whole sequences of PART_ROWS rows or more are a part, and what is left at the end: its activations stay in a core's own cache,
  * and products are still wide. */

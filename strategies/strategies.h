@@ -28,6 +28,7 @@
 #include "mesh/mesh.h"
 #include "models/pass.h"
 #include "models/weights.h"
+#include "strategies/optimizer.h"
 #include "strategies/units.h"
 
 /* ---- a model on a mesh ---- */
@@ -45,6 +46,7 @@ typedef struct cr_fsdp_args {
     const char *source; /* MODEL folder; NULL: random weights of `seed` */
     uint64_t seed;
     double beta1, beta2, eps, weight_decay, max_grad_norm; /* train; max_grad_norm 0: no clip */
+    cr_optimizer_options optimizer;
     /* 0: as `reshard`. Else it decides: 1 never, F default, k: to k neighbours after forward. */
     int reshard_ranks;
     bool is_reduced_once;  /* gradients are kept whole and reduced before the update, once a step */

@@ -91,14 +91,14 @@ static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
 
 /* ---- AdamW ---- */
 
-/* Masters and moments in another dtype: float32 for a block at a time, rounded back. */
-static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, cr_err *err)
+/* Masters and moments in another dtype, from element `at` of the shards on: float32 for a block at a time, rounded back. */
+static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, int64_t at, cr_err *err)
 {
     enum { BLOCK = 1 << 16 };
     cr_dtype dtype = f->args.master_dtype;
     cr_device *dev = cri_home(f);
     cr_stack *stack = f->args.is_offloaded ? f->host_scratch : f->scratch;
-    cr_mem *at[3] = {f->master, f->m, f->v}, *memory, *x[3];
+    cr_mem *of[3] = {f->master, f->m, f->v}, *memory, *x[3];
     size_t mark = cr_stack_mark(stack);
 
     CR_TRY(cr_stack_push(stack, 3 * BLOCK * sizeof(float), &memory, err));
@@ -106,38 +106,71 @@ static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, cr_err *
         x[k] = cr_at(CR_F32, memory, k * BLOCK);
     for (size_t first = 0; first < whole->num; first += BLOCK) {
         cr_adamw_args a = *whole;
-        int64_t elem = (int64_t)first;
+        int64_t elem = at + (int64_t)first;
         a.param = x[0], a.m = x[1], a.v = x[2];
-        a.grad = cr_at_const(CR_F32, whole->grad, elem);
+        a.grad = cr_at_const(CR_F32, f->grad, elem);
         a.num = whole->num - first < BLOCK ? whole->num - first : BLOCK;
         for (int k = 0; k < 3; k++)
             CR_TRY(cr_cast(
-                dev, &(cr_cast_args){CR_F32, x[k], dtype, cr_at(dtype, at[k], elem), a.num}, err));
+                dev, &(cr_cast_args){CR_F32, x[k], dtype, cr_at(dtype, of[k], elem), a.num}, err));
         CR_TRY(cr_adamw(dev, &a, err));
         for (int k = 0; k < 3; k++)
             CR_TRY(cr_cast(
-                dev, &(cr_cast_args){dtype, cr_at(dtype, at[k], elem), CR_F32, x[k], a.num}, err));
+                dev, &(cr_cast_args){dtype, cr_at(dtype, of[k], elem), CR_F32, x[k], a.num}, err));
     }
     cr_stack_release(stack, mark);
     return CR_OK;
 }
 
-/* Flat by flat, where some are kept in param_dtype, which AdamW writes. */
-static cr_status update_flats(cr_fsdp *f, const cr_adamw_args *whole, cr_err *err)
+/* num elements of the shards from `at` on. rounded: where they are kept in param_dtype, too, or NULL. */
+static cr_status update_range(cr_fsdp *f, const cr_adamw_args *how, int64_t at, size_t num,
+                              cr_mem *rounded, cr_err *err)
 {
-    if (!f->weights) return cr_adamw(cri_home(f), whole, err);
+    cr_adamw_args a = *how;
+
+    a.num = num;
+    if (f->args.master_dtype != CR_F32) return update_rounded(f, &a, at, err);
+    a.param = cr_at(CR_F32, f->master, at);
+    a.m = cr_at(CR_F32, f->m, at);
+    a.v = cr_at(CR_F32, f->v, at);
+    a.grad = cr_at_const(CR_F32, f->grad, at);
+    a.rounded = rounded;
+    a.rounded_dtype = f->args.param_dtype;
+    return cr_adamw(cri_home(f), &a, err);
+}
+
+/* What this rank has of each parameter, with its own rate and decay. */
+static cr_status update_params(cr_fsdp *f, const cri_flat *s, const cr_adamw_args *how, cr_err *err)
+{
+    const cr_flat *flat = s->flat;
+    cr_mem *rounded = cri_weights(f, s);
+    int64_t begin, end, at;
+
+    for (size_t k = 0; k < flat->num_params; k++) {
+        const cr_param_choice *choice = &f->choices[flat->params[k]->index];
+        cr_adamw_args a = *how;
+        if (!cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at)) continue;
+        a.lr *= choice->lr_scale;
+        a.weight_decay = choice->weight_decay;
+        CR_TRY(update_range(f, &a, flat->first.elems + at, (size_t)(end - begin),
+                            rounded ? cr_at(f->args.param_dtype, rounded, at) : NULL, err));
+    }
+    return CR_OK;
+}
+
+/* All at once; flat by flat, where some are kept in param_dtype, which AdamW writes; or parameter by parameter, where they
+ * differ. */
+static cr_status update_all(cr_fsdp *f, const cr_adamw_args *how, cr_err *err)
+{
+    const bool is_same = f->args.optimizer.num_rules == 0;
+
+    if (is_same && !f->weights)
+        return update_range(f, how, 0, (size_t)f->units.trained_shard.elems, NULL, err);
     for (size_t i = 0; i < f->units.num; i++) {
         const cri_flat *s = &f->state[i].flat[0];
-        int64_t first = s->flat->first.elems;
-        cr_adamw_args a = *whole;
-        a.param = cr_at(CR_F32, f->master, first);
-        a.m = cr_at(CR_F32, f->m, first);
-        a.v = cr_at(CR_F32, f->v, first);
-        a.grad = cr_at_const(CR_F32, f->grad, first);
-        a.num = (size_t)s->flat->shard_elems;
-        a.rounded = cri_weights(f, s);
-        a.rounded_dtype = f->args.param_dtype;
-        CR_TRY(cr_adamw(f->dev, &a, err));
+        CR_TRY(is_same ? update_range(f, how, s->flat->first.elems, (size_t)s->flat->shard_elems,
+                                      cri_weights(f, s), err)
+                       : update_params(f, s, how, err));
     }
     f->has_old_weights = false;
     return CR_OK;
@@ -146,12 +179,7 @@ static cr_status update_flats(cr_fsdp *f, const cr_adamw_args *whole, cr_err *er
 static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
 {
     const cr_fsdp_args *o = &f->args;
-    cr_adamw_args a = {.param = f->master,
-                       .m = f->m,
-                       .v = f->v,
-                       .grad = f->grad,
-                       .num = (size_t)f->units.trained_shard.elems,
-                       .lr = lr,
+    cr_adamw_args a = {.lr = lr,
                        .beta1 = o->beta1,
                        .beta2 = o->beta2,
                        .eps = o->eps,
@@ -161,7 +189,7 @@ static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
 
     if (o->max_grad_norm > 0) a.grad_scale = fmin(1, o->max_grad_norm / (norm + 1e-6));
     cri_states_changed(f);
-    CR_TRY(o->master_dtype == CR_F32 ? update_flats(f, &a, err) : update_rounded(f, &a, err));
+    CR_TRY(update_all(f, &a, err));
     f->num_updates++;
     return CR_OK;
 }

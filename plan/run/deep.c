@@ -70,6 +70,19 @@ static cr_status check_tokenizer(const char *folder, cr_err *err)
     return err->status;
 }
 
+/* Groups of parameters match some. */
+static cr_status check_groups(const cr_worker_config *w, const cr_model *model, cr_err *err)
+{
+    const cr_optimizer_options options = cr_optimizer_options_of(&w->training);
+    cr_param_choice *choices;
+
+    if (!cr_task_trains(w->task)) return CR_OK;
+    choices = CR_NEW_ARRAY(cr_param_choice, model->num_params);
+    cr_note(cr_optimizer_choose(model, &options, w->training.weight_decay, choices, err));
+    cr_free(choices);
+    return err->status;
+}
+
 static cr_status check_ends(const cr_generating_args *g, const char *where, int64_t vocab_size,
                             cr_err *err)
 {
@@ -110,7 +123,7 @@ static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *rank
         cr_model_prepare(model, w, true, err) == CR_OK &&
         (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
          check_learners(model, ranks->name, err) == CR_OK) &&
-        check_weights(c, w, model, err) == CR_OK &&
+        check_weights(c, w, model, err) == CR_OK && check_groups(w, model, err) == CR_OK &&
         (w->task != CR_TASK_GENERATE || check_all_ends(c, model, err) == CR_OK) &&
         w->ep_size <= 1 && w->strategy != CR_STRATEGY_OTHER)
         cr_note(cr_units_build(model, &policy, 1, &units, err));

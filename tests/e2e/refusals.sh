@@ -144,11 +144,18 @@ sft "lr_scheduler_type: reduce_lr_on_plateau is not available yet" sft_train.tra
 sft 'lr_scheduler_kwargs: cosine has no argument min_lr \(it has num_cycles\)' 'sft_train.training_args.lr_scheduler_kwargs={min_lr: 1e-6}'
 sft 'lr_scheduler_kwargs: warmup_stable_decay needs num_decay_steps' sft_train.training_args.lr_scheduler_type=warmup_stable_decay
 sft 'adam_epsilon: a number of at least 1e-30 is expected' sft_train.training_args.adam_epsilon=0
+sft 'param_groups: params is missing' 'sft_train.training_args.param_groups=[{weight_decay: 1}]'
+sft 'param_groups: a group needs learning_rate or weight_decay' 'sft_train.training_args.param_groups=[{params: a}]'
 sft 'collective_timeout: a number of at most 1e8 is expected' collective_timeout=1e300
 sft 'max_grad_norm: a number of at most 1e30 is expected' max_grad_norm=1e300
 while IFS='|' read -r says change; do
     refuse "$says" config configs/quickstart/rlvr.yaml $change
 done <<'LIST'
+stop_token_ids: a whole number from 0 to 2147483647 is expected, not -1|actor_infer.generating_args.stop_token_ids=[-1]
+tag_to_template: "nosuch" is none of native|tag_to_template.x=nosuch
+actor_infer.domain_generating_args: rewards has no domain nosuch|actor_infer.domain_generating_args.nosuch={}
+domain_generating_args.math_rule: a repetition_penalty is of all domains, or of none|actor_infer.domain_generating_args.math_rule.repetition_penalty=1.5
+domain_generating_args.math_rule.max_new_tokens: one for all domains|actor_infer.domain_generating_args.math_rule.max_new_tokens=3
 stop_strings: a text is expected, not \[1\]|actor_infer.generating_args.stop_strings=[a,[1]]
 prompt_length \+ response_length are 2147483663 tokens|prompt_length=2147483647
 max_running_requests: a whole number of at most 65536 is expected, not 2147483647|max_running_requests=2147483647

@@ -142,6 +142,7 @@ static result train(plan p)
                          .is_reduced_once = p.is_reduced_once,
                          .is_offloaded = p.is_offloaded,
                          .master_dtype = p.master,
+                         .optimizer = p.optimizer,
                          .loss_scale = p.loss_scale,
                          .loss_scale_interval = 2,
                          .wrap = p.wrap,
@@ -189,12 +190,5 @@ static result train(plan p)
     OK(cr_barrier(everyone, p.name, &err));
     return r;
 }
-
-static const char *const part_classes[] = {"Qwen3Attention", "Qwen3MLP", "Qwen3RMSNorm"};
-static const char *const outer_classes[] = {"Qwen3Model", "Qwen3DecoderLayer"};
-static const cr_wrap_policy parts = {part_classes, 3, true, true, .is_nested = true},
-                            outer = {outer_classes, 2, false, true, .is_nested = true},
-                            model_only = {outer_classes, 1, false, false, .is_nested = true},
-                            by_size = {.min_elems = 2000};
 
 #endif

@@ -43,6 +43,7 @@ typedef struct plan {
     bool is_async;                      /* save before the last step, in the background */
     int inf_step; /* rank ranks-1 has an infinite gradient there; -1: nowhere */
     cr_dtype master;
+    cr_optimizer_options optimizer;
     double loss_scale, lr;                       /* lr 0: 2e-3 and 3e-3 in turn */
     enum { ONCE, LAYER_THRICE, BRANCHES } calls; /* which layers run: see choose_layers */
     cr_save_kind kind;
@@ -148,5 +149,12 @@ static inline cr_status loss(void *ctx, const cr_outputs *out, size_t num, const
     }
     return CR_OK;
 }
+
+static const char *const part_classes[] = {"Qwen3Attention", "Qwen3MLP", "Qwen3RMSNorm"};
+static const char *const outer_classes[] = {"Qwen3Model", "Qwen3DecoderLayer"};
+static const cr_wrap_policy parts = {part_classes, 3, true, true, .is_nested = true},
+                            outer = {outer_classes, 2, false, true, .is_nested = true},
+                            model_only = {outer_classes, 1, false, false, .is_nested = true},
+                            by_size = {.min_elems = 2000};
 
 #endif

@@ -56,6 +56,9 @@ static void show_training(cr_buf *out, const cr_training_args *t)
         SHOW(t->lr_scheduler_kwargs.value[i]), SHOW(t->lr_scheduler_kwargs.is_given[i]);
     SHOW(t->per_device_train_batch_size), SHOW(t->gradient_accumulation_steps);
     SHOW(t->warmup_steps);
+    for (size_t i = 0; i < t->num_param_groups; i++)
+        SHOW(t->param_groups[i].params), SHOW(t->param_groups[i].learning_rate),
+            SHOW(t->param_groups[i].weight_decay);
 }
 
 static void show_generating(cr_buf *out, const cr_generating_args *g)
@@ -382,6 +385,7 @@ static const struct {
      "lr_scheduler_kwargs",
      "{num_cycles: 2}",
      {"actor_train.training_args.lr_scheduler_type=cosine"}},
+    {"training_args", "param_groups", "[{params: a, weight_decay: 0.5}]", {NULL}},
     {"generating_args", "top_p", "0.5", {NULL}},
     {"training_args", "adam_beta2", "0.5", {NULL}},
     {"data_args",
@@ -512,6 +516,17 @@ static char *other_value(const cri_key *k)
     }
 }
 
+#define GROUP(keys) "actor_train.training_args.param_groups=[{" keys "}]"
+
+static char *group_with(const char *key, const char *value)
+{
+    const bool is_params = strcmp(key, "params") == 0, is_rate = strcmp(key, "learning_rate") == 0;
+
+    return cr_asprintf(GROUP("params: %s, learning_rate: %s, weight_decay: %s"),
+                       is_params ? value : "a", is_rate ? value : "0.25",
+                       !is_params && !is_rate ? value : "0.25");
+}
+
 static int num_bad, num_later; /* of blocks that are not available yet */
 #define BAD(...) (num_bad++, print_error(__VA_ARGS__), print_error("\n"))
 
@@ -542,7 +557,10 @@ static void check_key(const cri_key *k, const char *prefix)
     if (strncmp(k->block, "judge", 5) == 0)
         overrides[num++] = "rewards.math_rule.judge={url: http://host}";
     before = look(path, overrides, num);
-    last = strcmp(k->block, "filter") != 0 ? cr_asprintf("%s%s=%s", prefix, k->name, value)
+    if (strcmp(k->block, "param_group") == 0)
+        overrides[num++] = GROUP("params: a, learning_rate: 0.25, weight_decay: 0.25");
+    last = strcmp(k->block, "param_group") == 0 ? group_with(k->name, value)
+           : strcmp(k->block, "filter") != 0    ? cr_asprintf("%s%s=%s", prefix, k->name, value)
            : num == 0 ? cr_asprintf("train_infer_correction.filters=[{enabled: %s}]", value)
                       : cr_asprintf("train_infer_correction.filters=[{enabled: true, %s: %s}]",
                                     k->name, value);
@@ -572,7 +590,8 @@ static void every_key_that_is_read_has_an_effect(void **state)
     (void)state;
     for (size_t i = 0; i < cri_num_keys; i++) {
         const cri_key *k = &cri_keys[i];
-        const char *prefix = strcmp(k->block, "filter") == 0 ? "" : NULL;
+        const char *prefix =
+            strcmp(k->block, "filter") == 0 || strcmp(k->block, "param_group") == 0 ? "" : NULL;
         if (k->state != CRI_READ || k->type == CRI_BLOCK || k->type == CRI_BLOCKS) continue;
         for (size_t p = 0; p < CR_COUNT(places); p++)
             if (strcmp(places[p].block, k->block) == 0) prefix = places[p].prefix;

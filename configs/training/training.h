@@ -1,0 +1,25 @@
+/* training.h -- training_args of a role that trains. Part of configs.h.
+ */
+#ifndef CR_TRAINING_KEYS_H
+#define CR_TRAINING_KEYS_H
+
+#include "base/base.h"
+#include "rl/rl.h"
+
+/* Parameters with a learning rate or a weight decay of their own (strategies/optimizer.h). */
+typedef struct cr_param_group {
+    char *params;
+    double learning_rate, weight_decay; /* below 0: as all others */
+} cr_param_group;
+
+typedef struct cr_training_args {
+    double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, warmup_ratio,
+        num_train_epochs;
+    cr_schedule lr_scheduler_type;
+    cr_schedule_args lr_scheduler_kwargs;
+    int64_t per_device_train_batch_size, gradient_accumulation_steps, warmup_steps;
+    cr_param_group *param_groups;
+    size_t num_param_groups;
+} cr_training_args;
+
+#endif
