@@ -479,37 +479,37 @@ static void bind_update_frequency(cr_config *c, cr_node *root, cr_diagnostics *d
 /* Which log-probs are the old ones. The engine's log-probs are those of a training pass, bit for bit,
  * if both compute with one dtype and the weights of one version. The pass that ROLL derives is then
  * not run; one that the file asks for is, and so is one whose result is needed before training. Training passes with dropout
- * are not the policy that sampled. */
+ * are not the policy that sampled. The key becomes what is done, so that the written file means the same again. */
 static void derive_old_log_probs(cr_config *c, cr_node *root)
 {
     static const char key[] = "enable_old_logprobs_recompute";
     const cr_algorithm *a = &c->algorithm;
     int64_t dp = cr_worker_num_batches(&c->train), mini = cr_worker_batch_samples(&c->train);
     bool is_asked_for = cri_flag_of(root, key),
+         is_derived = is_asked_for || a->advantage.kl_coef > 0,
          is_exact =
              c->model_update_frequency == 1 && c->train.dtype == c->infer.dtype && !c->is_async,
          is_dropped = cr_is_lora(&c->train.lora) &&
                       (c->train.lora.dropout < 0 || c->train.lora.dropout > 0); /* in training */
 
-    c->enable_old_logprobs_recompute = is_asked_for || a->advantage.kl_coef > 0;
     if (dp > 0 && mini > 0 && c->rollout_batch_size * c->group_size / dp / mini > 1)
-        c->enable_old_logprobs_recompute = true;
+        is_derived = true;
     if (a->advantage.opd != CR_OPD_NONE &&
         !is_exact) /* else advantages have the difference in them */
-        c->enable_old_logprobs_recompute = true;
-    if (cri_flag_of(root, "force_disable_old_logprobs_recompute"))
-        c->enable_old_logprobs_recompute = false;
-    c->enable_old_logprobs_recompute |= is_dropped;
-    cri_set_flag(c, root, key, c->enable_old_logprobs_recompute);
+        is_derived = true;
+    if (cri_flag_of(root, "force_disable_old_logprobs_recompute")) is_derived = false;
+    is_derived |= is_dropped;
     if (c->is_async && !is_asked_for && !a->advantage.add_token_level_kl &&
         a->advantage.opd == CR_OPD_NONE)
         c->old_log_probs = CR_OLD_RECORDED;
-    else if (!c->enable_old_logprobs_recompute && a->ppo_epochs <= 1)
+    else if (!is_derived && a->ppo_epochs <= 1)
         c->old_log_probs = CR_OLD_OF_PASS;
     else if (is_asked_for || a->advantage.add_token_level_kl || !is_exact || is_dropped)
         c->old_log_probs = CR_OLD_COMPUTED;
     else
         c->old_log_probs = CR_OLD_OF_SAMPLER;
+    c->enable_old_logprobs_recompute = c->old_log_probs == CR_OLD_COMPUTED;
+    cri_set_flag(c, root, key, c->enable_old_logprobs_recompute);
 }
 
 /* Put a derived length or count into generating_args; a note names a different one in the file. */
