@@ -347,6 +347,18 @@ static cr_status begin_rollout(rlvr *s, int64_t step, cr_err *err)
     return cr_rollouts_begin(s->run, &args, &s->ahead, err);
 }
 
+/* Cursors go where that run's were after the step, so that a checkpoint has them. */
+static void follow_cursors(rlvr *s, const cr_rollout *rollout, int64_t step)
+{
+    cr_cursors_deal(s->cursors, s->shares, s->c->num_rewards, s->c->rollout_batch_size,
+                    s->num_prompts);
+    if (cr_recorded_follow(rollout, &s->data, s->orders, s->cursors, s->c->num_rewards)) return;
+    if (step == s->run->first_step)
+        cr_log(CR_LOG_WARN, "rlvr",
+               "rollouts_from: its samples were not drawn in the order of this seed: checkpoints "
+               "keep the place in the data from which this run began");
+}
+
 /* The samples that another run had in this step (rollouts_from). */
 static cr_status take_recorded(rlvr *s, int64_t step, cr_rollout *rollout, cr_metrics *m,
                                cr_err *err)
@@ -355,6 +367,7 @@ static cr_status take_recorded(rlvr *s, int64_t step, cr_rollout *rollout, cr_me
     const char *folder = s->c->rollouts_from;
 
     CR_TRY(cr_recorded_rollout(folder, step, s->c, &s->data, rollout, err));
+    follow_cursors(s, rollout, step);
     if (s->run->edit) CR_TRY(s->run->edit(s->run->edit_context, rollout, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
     if (s->c->is_async)

@@ -55,7 +55,7 @@ cr_status cr_tracker_open(const cr_config *c, const char *output_dir, int64_t fi
 
     *out = NULL;
     if (cr_file_exists(path)) status = cut_lines(path, first_step, &num_kept, err);
-    if (status == CR_OK && num_kept < first_step)
+    if (status == CR_OK && num_kept < first_step && !c->rollouts_from)
         cr_log(
             CR_LOG_WARN, "metrics",
             "%s has lines of %lld of the %lld steps before this resume (was it removed, or is it "

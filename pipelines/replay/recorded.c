@@ -349,3 +349,41 @@ cr_status cr_recorded_rollout(const char *folder, int64_t step, const cr_config 
     cr_free(path);
     return err->status;
 }
+
+/* ---- places in the data ---- */
+
+static bool are_equal(const cr_row *a, const cr_row *b)
+{
+    return a == b ||
+           (a->num_ids == b->num_ids && memcmp(a->ids, b->ids, a->num_ids * sizeof *a->ids) == 0 &&
+            json_equal(a->json, b->json));
+}
+
+/* Draws up to the group's row; returns how many, 0: the domain does not have it. */
+static size_t draw_to(const cr_row *rows, const cr_row *want, cr_order *order, cr_cursor *cursor)
+{
+    for (size_t n = 1; n <= 2 * order->num; n++) /* each epoch has each row */
+        if (are_equal(&rows[cr_order_draw(order, cursor)], want)) return n;
+    return 0;
+}
+
+/* A group that is rejected is replaced by one draw of its domain, so the last draw of each is kept, and all draws
+ * together are one more than the last one's number. */
+bool cr_recorded_follow(const cr_rollout *r, const cr_dataset *data, cr_order *orders,
+                        cr_cursor *cursors, size_t num_domains)
+{
+    cr_cursor *before = CR_NEW_ARRAY(cr_cursor, num_domains);
+    size_t num = 0, last = 0, n = 1;
+
+    memcpy(before, cursors, num_domains * sizeof *cursors);
+    for (size_t i = 0; i < r->num_samples && n > 0; i += r->group_size) {
+        const cr_sample *s = &r->samples[i];
+        const size_t draw = cr_sample_id_parse(s->id).draw;
+        n = draw_to(data->rows, &data->rows[s->row], &orders[s->domain], &cursors[s->domain]);
+        num += n;
+        last = draw > last ? draw : last;
+    }
+    if (n == 0 || num != last + 1) memcpy(cursors, before, num_domains * sizeof *cursors);
+    cr_free(before);
+    return n > 0 && num == last + 1;
+}

@@ -13,54 +13,85 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct reward_change {
+    uint64_t id;
+    char *block; /* of rewards; NULL: the only one (owned) */
+    double reward;
+} reward_change;
+
 typedef struct replay {
     const cr_replay_args *args;
-    cr_config config; /* of the run */
-    char *file, *out; /* its config.yaml (owned), and the folder of the replay (owned) */
-    /* changes, borrowed from args */
-    cr_words keys, rewards;
+    cr_config config;       /* of the run */
+    char *file, *out;       /* its config.yaml (owned), and the folder of the replay (owned) */
+    cr_words keys;          /* changes, borrowed from args */
+    reward_change *rewards; /* [num_rewards] (owned) */
+    size_t num_rewards, capacity;
+    const cr_config *trains; /* the configuration of the step that is changed */
 } replay;
 
 static void replay_free(replay *r)
 {
     cr_config_free(&r->config);
     cr_words_free(&r->keys);
-    cr_words_free(&r->rewards);
+    for (size_t i = 0; i < r->num_rewards; i++)
+        cr_free(r->rewards[i].block);
+    cr_free(r->rewards);
     cr_free(r->file);
     cr_free(r->out);
 }
 
 /* ---- what is asked for ---- */
 
-/* "reward.ID=X"; false: it is a key of the file. */
-static bool reward_of(const char *change, uint64_t *id, double *reward)
+/* The line of a step, the last one if there are several; NULL: none. Owned by the caller. */
+static json_t *metrics_of(const char *folder, int64_t step)
 {
-    const char *text = change + 7;
+    json_t *lines = cr_metrics_lines(folder), *found = NULL, *line;
+    size_t i;
+
+    json_array_foreach(lines, i, line)
+    {
+        const json_t *of = json_object_get(line, "step");
+        if (json_is_integer(of) && json_integer_value(of) == step) found = line;
+    }
+    json_incref(found);
+    json_decref(lines);
+    return found;
+}
+
+/* "reward.ID=X" or "reward.ID.BLOCK=X"; false: it is neither. */
+static bool read_reward(const char *change, reward_change *out)
+{
+    const char *id = change + 7, *equals = strrchr(change, '=');
     char *end;
 
-    if (strncmp(change, "reward.", 7) != 0 || strspn(text, "0123456789abcdef") != 16 ||
-        text[16] != '=')
+    *out = (reward_change){0};
+    if (strncmp(change, "reward.", 7) != 0 || strspn(id, "0123456789abcdef") != 16 || !equals)
         return false;
-    *id = strtoull(text, NULL, 16);
-    *reward = strtod(text + 17, &end);
-    return end > text + 17 && !*end && fabs(*reward) <= CR_SCORE_LIMIT;
+    out->id = strtoull(id, NULL, 16);
+    out->reward = strtod(equals + 1, &end);
+    if (end == equals + 1 || *end || !(fabs(out->reward) <= CR_SCORE_LIMIT)) return false;
+    if (equals == id + 16) return true;
+    if (id[16] != '.' || equals <= id + 17) return false;
+    out->block = cr_strndup(id + 17, (size_t)(equals - id - 17));
+    return true;
 }
 
 static cr_status sort_changes(replay *r, cr_err *err)
 {
     for (size_t i = 0; i < r->args->changes.num; i++) {
         const char *word = r->args->changes.word[i];
-        uint64_t id;
-        double reward;
-        if (reward_of(word, &id, &reward))
-            cr_words_add(&r->rewards, word);
-        else if (strncmp(word, "reward.", 7) == 0 || !strchr(word, '='))
+        reward_change change;
+        if (read_reward(word, &change)) {
+            r->rewards = cr_grow(r->rewards, r->num_rewards, &r->capacity, sizeof *r->rewards);
+            r->rewards[r->num_rewards++] = change;
+        } else if (strncmp(word, "reward.", 7) == 0 || !strchr(word, '=')) {
             return cr_fail(err, CR_EUSAGE,
-                           "'%s' is neither reward.ID=X (ID: 16 hexadecimal digits of a sample; X "
-                           "within +-%g) nor key=value",
+                           "'%s' is neither reward.ID=X or reward.ID.BLOCK=X (ID: 16 hexadecimal "
+                           "digits of a sample; X within +-%g) nor key=value",
                            word, CR_SCORE_LIMIT);
-        else
+        } else {
             cr_words_add(&r->keys, word);
+        }
     }
     return CR_OK;
 }
@@ -105,63 +136,114 @@ out:
     return err->status;
 }
 
-static cr_status open(replay *r, cr_err *err)
+/* The run has done the step, so there is something to compare with. */
+static cr_status check_done(const replay *r, cr_err *err)
 {
-    const cr_run_words none = {.num_made = 0};
-    char *samples = cr_recorded_path(r->args->run, r->args->step);
+    const long long step = r->args->step;
+    char *samples = cr_recorded_path(r->args->run, step);
+    json_t *line = metrics_of(r->args->run, step);
 
-    r->file = cr_path_join(r->args->run, "config.yaml");
-    r->out = r->args->out ? cr_strdup(r->args->out) : default_out(r->args->run, r->args->step);
-    CR_TRY_GOTO(out, sort_changes(r, err));
-    if (!cr_file_exists(r->file))
-        cr_fail(err, CR_EUSAGE, "%s is not a folder of a run: it has no config.yaml", r->args->run);
-    else
-        cr_note(cr_run_words_load(&none, r->file, &r->config, err));
-    CR_TRY_GOTO(out, err->status);
-    if (r->config.kind != CR_PIPELINE_RLVR || r->config.val_only)
-        cr_fail(err, CR_EUSAGE, "%s is not an rlvr run: there are no samples to train on again",
-                r->args->run);
-    else if (!cr_file_exists(samples))
+    if (!cr_file_exists(samples))
         cr_fail(err, CR_EUSAGE, "%s is not there: the run has no samples of step %lld", samples,
-                (long long)r->args->step);
-    else
-        cr_note(clear_out(r, err));
-out:
+                step);
+    else if (!line)
+        cr_fail(err, CR_EUSAGE,
+                "%s/metrics.jsonl has no line of step %lld: the run ended while it trained it, and "
+                "there is nothing to compare with (resume_from_checkpoint=true goes on with the "
+                "run)",
+                r->args->run, step);
+    json_decref(line);
     cr_free(samples);
     return err->status;
 }
 
+static cr_status open(replay *r, cr_err *err)
+{
+    const cr_run_words none = {.num_made = 0};
+
+    r->file = cr_path_join(r->args->run, "config.yaml");
+    r->out = r->args->out ? cr_strdup(r->args->out) : default_out(r->args->run, r->args->step);
+    CR_TRY(sort_changes(r, err));
+    if (!cr_file_exists(r->file))
+        cr_fail(err, CR_EUSAGE, "%s is not a folder of a run: it has no config.yaml", r->args->run);
+    else
+        cr_note(cr_run_words_load(&none, r->file, &r->config, err));
+    CR_TRY(err->status);
+    if (r->config.kind != CR_PIPELINE_RLVR || r->config.val_only)
+        return cr_fail(err, CR_EUSAGE,
+                       "%s is not an rlvr run: there are no samples to train on again",
+                       r->args->run);
+    CR_TRY(check_done(r, err));
+    return clear_out(r, err);
+}
+
 /* ---- the steps ---- */
+
+/* The reward of that block, or of the only one. */
+static cr_status find_block(const cr_config *config, const cr_sample *s,
+                            const reward_change *change, cr_sample_reward **out, cr_err *err)
+{
+    cr_buf names = {0};
+
+    *out = NULL;
+    for (size_t k = 0; k < s->num_rewards; k++) {
+        const char *name = config->rewards[s->rewards[k].block].domain;
+        if (change->block ? strcmp(name, change->block) == 0 : s->num_rewards == 1)
+            *out = &s->rewards[k];
+        cr_buf_addf(&names, "%s%s", k ? ", " : "", name);
+    }
+    if (!*out && change->block)
+        cr_fail(err, CR_EUSAGE, "no block of rewards '%s' scored it (%s did)", change->block,
+                names.data);
+    else if (!*out)
+        cr_fail(err, CR_EUSAGE, "several blocks of rewards scored it (%s): reward.ID.BLOCK=X",
+                names.data);
+    else if ((*out)->token_rewards)
+        cr_fail(err, CR_EUSAGE,
+                "it has token_rewards, which another reward would leave as they are (change a copy "
+                "of the run's rollouts/ instead, which rollouts_from reads)");
+    cr_buf_free(&names);
+    return err->status;
+}
+
+static cr_status edit_one(const replay *r, const reward_change *change, cr_rollout *rollout,
+                          cr_err *err)
+{
+    cr_sample_reward *x;
+    size_t k = 0;
+
+    while (k < rollout->num_samples && rollout->samples[k].id != change->id)
+        k++;
+    if (k == rollout->num_samples) return cr_fail(err, CR_EUSAGE, "the step has no such sample");
+    CR_TRY(find_block(r->trains, &rollout->samples[k], change, &x, err));
+    x->outcome = CR_OUTCOME_OK;
+    x->score = x->reward = change->reward;
+    cr_free(rollout->samples[k].token_rewards);
+    rollout->samples[k].token_rewards = NULL;
+    cr_sample_merge(r->trains, &rollout->samples[k]);
+    return CR_OK;
+}
 
 static cr_status edit(void *context, cr_rollout *rollout, cr_err *err)
 {
-    const cr_words *rewards = context;
+    const replay *r = context;
 
-    for (size_t i = 0; i < rewards->num; i++) {
-        uint64_t id = 0;
-        double reward = 0;
-        size_t k = 0;
-        CR_CHECK(reward_of(rewards->word[i], &id, &reward), "%s", rewards->word[i]);
-        while (k < rollout->num_samples && rollout->samples[k].id != id)
-            k++;
-        if (k == rollout->num_samples)
-            return cr_fail(err, CR_EUSAGE, "%s: the step has no such sample", rewards->word[i]);
-        rollout->samples[k].outcome = CR_OUTCOME_OK;
-        rollout->samples[k].reward = rollout->samples[k].score = reward;
-    }
+    for (size_t i = 0; i < r->num_rewards; i++)
+        if (edit_one(r, &r->rewards[i], rollout, err) != CR_OK)
+            return cr_fail_add(err, "reward.%016llx", (unsigned long long)r->rewards[i].id);
     return CR_OK;
 }
 
 /* Steps up to end - 1 into the folder `out`, from a checkpoint or from the beginning (NULL). */
-static cr_status train(const replay *r, const char *from, int64_t end, const char *out,
-                       bool is_changed, cr_err *err)
+static cr_status train(replay *r, const char *from, int64_t end, const char *out, bool is_changed,
+                       cr_err *err)
 {
     static const char *const fixed[] = {"validation=null", "checkpoint_config=null",
                                         "track_with=none", "logging_dir=null"};
     const cr_start_args start = {.hosts = r->args->hosts,
                                  .end_step = end,
-                                 .edit = is_changed && r->rewards.num ? edit : NULL,
-                                 .edit_context = (void *)(uintptr_t)&r->rewards};
+                                 .edit = is_changed && r->num_rewards ? edit : NULL,
+                                 .edit_context = r};
     cr_run_words keys = {.num_made = 0};
     cr_config config = {0};
 
@@ -179,6 +261,7 @@ static cr_status train(const replay *r, const char *from, int64_t end, const cha
         cr_words_add(&keys.words, r->keys.word[i]);
     if (cr_run_words_load(&keys, r->file, &config, err) == CR_OK) {
         cr_envs_set(config.envs);
+        r->trains = &config;
         cr_note(cr_start_run(&config, &start, err));
         cr_config_free(&config);
     }
@@ -187,7 +270,7 @@ static cr_status train(const replay *r, const char *from, int64_t end, const cha
 }
 
 /* Changes count in the last step alone: the steps before it are trained in a folder of their own first. */
-static cr_status train_all(const replay *r, int64_t *from_step, cr_err *err)
+static cr_status train_all(replay *r, int64_t *from_step, cr_err *err)
 {
     const int64_t step = r->args->step;
     char *before = cr_path_join(r->out, "before"), *from = NULL;
@@ -208,26 +291,12 @@ static cr_status train_all(const replay *r, int64_t *from_step, cr_err *err)
 
 /* ---- what came of it ---- */
 
-/* The line of a step, the last one if there are several; NULL: none. Owned by the caller. */
-static json_t *metrics_of(const char *folder, int64_t step)
-{
-    json_t *lines = cr_metrics_lines(folder), *found = NULL, *line;
-    size_t i;
-
-    json_array_foreach(lines, i, line)
-    {
-        const json_t *of = json_object_get(line, "step");
-        if (json_is_integer(of) && json_integer_value(of) == step) found = line;
-    }
-    json_incref(found);
-    json_decref(lines);
-    return found;
-}
-
-/* Nor what only engines and rewards count. */
+/* Nor what only engines and rewards count, nor validation, of all rows or of a domain's, which a replay has not. */
 static bool is_compared(const char *name)
 {
-    return cri_metric_is_compared(name) && strncmp(name, "scheduler/", 10) != 0;
+    return cri_metric_is_compared(name) && strncmp(name, "scheduler/", 10) != 0 &&
+           strncmp(name, "final/", 6) != 0 && strncmp(name, "val_", 4) != 0 &&
+           !strstr(name, "/val_");
 }
 
 typedef struct comparison {
@@ -236,6 +305,19 @@ typedef struct comparison {
     bool has_weights, do_weights_differ;
     cri_difference weights; /* the first that differs */
 } comparison;
+
+/* A name that one of them does not have differs, too: null. */
+static void compare_metric(comparison *c, const char *name, json_t *was, json_t *is)
+{
+    if (was && is && json_equal(was, is)) {
+        c->num_equal++;
+        return;
+    }
+    c->num_differ++;
+    json_object_set_new(c->changed, name,
+                        json_pack("[oo]", was ? json_incref(was) : json_null(),
+                                  is ? json_incref(is) : json_null()));
+}
 
 static void compare_metrics(const replay *r, comparison *c)
 {
@@ -246,14 +328,11 @@ static void compare_metrics(const replay *r, comparison *c)
     c->changed = json_object();
     json_object_foreach(was, name, value)
     {
-        json_t *now = json_object_get(is, name);
-        if (!is_compared(name) || !now) continue;
-        if (json_equal(value, now)) {
-            c->num_equal++;
-        } else {
-            c->num_differ++;
-            json_object_set_new(c->changed, name, json_pack("[OO]", value, now));
-        }
+        if (is_compared(name)) compare_metric(c, name, value, json_object_get(is, name));
+    }
+    json_object_foreach(is, name, value)
+    {
+        if (is_compared(name) && !json_object_get(was, name)) compare_metric(c, name, NULL, value);
     }
     json_decref(was);
     json_decref(is);
@@ -268,7 +347,7 @@ static cr_status compare_weights(const replay *r, comparison *c, cr_err *err)
 
     c->has_weights = cr_file_exists(manifest);
     if (c->has_weights)
-        cr_note(cri_saved_differ((const char *const *)folder, /*has_state=*/false, 0,
+        cr_note(cri_saved_differ((const char *const *)folder, r->args->changes.num == 0, 0,
                                  &c->do_weights_differ, &c->weights, err));
     for (int k = 0; k < 2; k++)
         cr_free(folder[k]);
@@ -295,6 +374,14 @@ static void print_json(const replay *r, const comparison *c, int64_t from_step)
     cr_buf_free(&out);
 }
 
+static void print_number(const json_t *x)
+{
+    if (json_is_number(x))
+        printf(" %22.17g", json_number_value(x));
+    else
+        printf(" %22s", "-");
+}
+
 static void print_text(const replay *r, const comparison *c, int64_t from_step)
 {
     const char *name;
@@ -309,8 +396,12 @@ static void print_text(const replay *r, const comparison *c, int64_t from_step)
            c->num_equal, c->num_differ);
     if (c->num_differ) printf("\n  %-36s %22s %22s\n", "", "recorded", "replayed");
     json_object_foreach(c->changed, name, both)
-        printf("  %-36s %22.17g %22.17g\n", name, json_number_value(json_array_get(both, 0)),
-               json_number_value(json_array_get(both, 1)));
+    {
+        printf("  %-36s", name);
+        for (size_t k = 0; k < 2; k++)
+            print_number(json_array_get(both, k));
+        printf("\n");
+    }
     if (c->has_weights && !c->do_weights_differ)
         printf("weights and moments after it: equal\n");
     else if (c->has_weights)

@@ -202,7 +202,7 @@ static cr_status write_config(const cr_config *config, const char *path, bool is
     *changes = NULL;
     if (text.num_bytes)
         *changes = cr_asprintf("keys that differ from those of the run before: %s", text.data);
-    else if (is_resumed && (!has_before || d.num_errors))
+    else if (is_resumed && !config->rollouts_from && (!has_before || d.num_errors))
         *changes =
             cr_asprintf("%s %s: which keys differ from those of the run before is not known", path,
                         has_before ? "cannot be read"

@@ -20,7 +20,8 @@ replayed() {
 equal() { python3 -c '
 import json, sys
 r = json.load(open(sys.argv[1]))
-assert r["changed"] == {} and r["equal"] > 50 and str(r["weights"]) == sys.argv[2], r' $tmp/said $1 || fail "not as recorded: $(cat $tmp/said)"; }
+assert r["changed"] == {} and r["equal"] > 50 and str(r["weights"]) == sys.argv[2], r' $tmp/said $1 || fail "not as recorded: $(cat $tmp/said)"
+    ! grep -q warning $log || fail "a warning: $(grep warning $log)"; }
 
 job grpo $small use_kl_loss=true kl_loss_coef=0.01 ppo_epochs=2 actor_infer.generating_args.top_p=0.9 \
     "reference={model_args: {dtype: fp32}, strategy_args: {strategy_name: fsdp2_infer}, device_mapping: [0], infer_batch_size: 32}"
@@ -88,6 +89,33 @@ job lora $small actor_train.model_args.lora_target=all-linear actor_train.model_
 replayed 0 lora 3
 equal equal
 
+# the reward of one block: the sum by weight, as a file that says so has it
+id=$(sed -n 5p $tmp/lora/rollouts/step-000003.jsonl | grep -o '"id":"[0-9a-f]*"' | grep -o '[0-9a-f]\{16\}')
+cp -r $tmp/lora $tmp/edited_block
+python3 - $tmp/edited_block/rollouts/step-000003.jsonl $id <<'PYTHON'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+for row in rows:
+    if row["id"] == sys.argv[2]:
+        row["rewards"]["second"]["score"] = row["rewards"]["second"]["reward"] = 4
+        row["reward"] = 1 * row["rewards"]["math_rule"]["reward"] + 0.3 * 4
+open(sys.argv[1], "w").writelines(json.dumps(row) + "\n" for row in rows)
+PYTHON
+replayed 1 edited_block 3
+cp $tmp/again/metrics.jsonl $tmp/edited.metrics
+replayed 0 lora 3 --set reward.$id.second=4
+cmp <(timeless $tmp/again/metrics.jsonl 3) <(timeless $tmp/edited.metrics 3) || fail "a changed reward of one block is not a changed sample"
+
+# several updates a step, whose old log-probs are the sampler's: the written configuration means the same. A filter that rejects
+# prompts: the replay's checkpoint has the place in the data, too
+job minis $small rollout_batch_size=16 actor_train.training_args.per_device_train_batch_size=16 max_steps=2 \
+    "rewards.math_rule.query_filter_config={type: std_filter, filter_args: {std_threshold: 0.1}}"
+[ $code = 0 ] || fail "minis: exit code $code"
+values scheduler/filtered_groups $tmp/minis/metrics.jsonl | awk '$1 > 0 { num++ } END { exit !num }' || fail "the filter rejects nothing"
+replayed 0 minis 1
+equal equal
+[ "$(values actor/old_log_probs_recomputed $tmp/again/metrics.jsonl | sort -u)" = 0 ] || fail "old log-probs are not the sampler's"
+
 # what cannot be
 refused() { # TEXT ARG ..
     local text=$1 code=0
@@ -98,8 +126,12 @@ refused() { # TEXT ARG ..
 }
 refused 'is not a folder of a run' $tmp --step 0
 refused 'the run has no samples of step 9' $tmp/grpo --step 9
+cp -r $tmp/grpo $tmp/ended
+sed -i '$d' $tmp/ended/metrics.jsonl
+refused 'metrics.jsonl has no line of step 3: the run ended while it trained it' $tmp/ended --step 3
 refused '.--step N is needed\|--step N is needed' $tmp/grpo
 refused 'is neither reward.ID=X' $tmp/grpo --step 1 --out $tmp/x --set reward.7=1
+refused 'within +-' $tmp/grpo --step 1 --out $tmp/x --set reward.0123456789abcdef.=1
 refused "unknown key 'lr'" $tmp/grpo --step 1 --out $tmp/x --set lr=1
 refused 'is there (--overwrite replaces a replay' $tmp/grpo --step 1 --out $tmp/again
 refused 'is not the folder of a replay' $tmp/grpo --step 1 --out $tmp/lora --overwrite
@@ -108,6 +140,23 @@ rm -rf $tmp/again
 log=$tmp/absent
 "$CROLL" replay $tmp/grpo --step 1 --out $tmp/again --set reward.0123456789abcdef=1 >$log 2>&1 </dev/null && fail "a sample that is not there" || true
 grep -q 'the step has no such sample' $log || fail "a sample that is not there"
+cannot() { # TEXT NAME CHANGE
+    local code=0
+    log=$tmp/cannot
+    rm -rf $tmp/again
+    "$CROLL" replay $tmp/$2 --step 3 --out $tmp/again --set $3=1 >$log 2>&1 </dev/null || code=$?
+    [ $code != 0 ] && grep -q "$1" $log || fail "$3: exit code $code"
+}
+cannot 'several blocks of rewards scored it (math_rule, second)' lora reward.$id
+cannot "no block of rewards 'third' scored it (math_rule, second did)" lora reward.$id.third
+python3 - $tmp/lora/rollouts/step-000003.jsonl <<'PYTHON'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+for row in rows:
+    row["token_rewards"] = row["rewards"]["second"]["token_rewards"] = [0] * len(row["ids"])
+open(sys.argv[1], "w").writelines(json.dumps(row) + "\n" for row in rows)
+PYTHON
+cannot 'it has token_rewards, which another reward would leave' lora reward.$id.second
 
 # samples of another run, with other keys and no engine
 job other $small actor_infer.generating_args.top_p=0.9 validation=null rollouts_from=$tmp/grpo actor_train.training_args.learning_rate=1.0e-4
