@@ -19,8 +19,36 @@ typedef struct step {
     bool is_first; /* update of the rollout: these weights sampled it */
     cr_ask ask;
     cr_train_sums sum;
-    float *old; /* of all samples and their entropies, when the sampler's were not equal (owned) */
+    bool is_told, has_old; /* the reply has what the losses read; old log-probs were computed */
+    float *answers;        /* [NUM_ANSWERS][tokens of all samples] (owned); NULL: none yet */
 } step;
+
+/* Numbers of each token that a reply may have. */
+enum {
+    ANSWER_OLD, /* log-probs of the weights before the step, when the sampler's were not equal, */
+    ANSWER_OLD_ENTROPY, /* and entropies */
+    ANSWER_LOG_PROBS,   /* of the pass; of a critic values */
+    ANSWER_ENTROPY,
+    ANSWER_USED_OLD,
+    NUM_ANSWERS
+};
+
+static float *answer_of(step *p, int which)
+{
+    if (!p->answers) p->answers = CR_NEW_ARRAY(float, NUM_ANSWERS * p->s->num_tokens + 1);
+    return p->answers + (size_t)which * p->s->num_tokens;
+}
+
+/* x: of the micro-batch, as its loss read it. */
+static void tell(step *p, int which, const double *x)
+{
+    if (!p->is_told) return;
+    for (size_t k = 0; k < p->num; k++) {
+        float *to = answer_of(p, which) + p->s->first_token[p->order[k]];
+        for (size_t t = p->t->start[k]; t < p->t->start[k + 1]; t++)
+            *to++ = (float)x[t];
+    }
+}
 
 /* ---- losses ---- */
 
@@ -153,6 +181,9 @@ static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
     args.of[CR_COLUMN_ENTROPY] = entropies;
     if (is_of_pass) args.of[CR_COLUMN_OLD] = log_probs;
     if (p->is_first) compare(p, log_probs, args.of[CR_COLUMN_INFER], entropies, num);
+    tell(p, ANSWER_LOG_PROBS, log_probs);
+    tell(p, ANSWER_ENTROPY, entropies);
+    tell(p, ANSWER_USED_OLD, args.of[CR_COLUMN_OLD]);
     cr_policy_loss(p->loss, &args);
     part = (cr_train_sums){.loss = args.metrics};
     part.loss.infer_diff_max = 0; /* of these weights, which may have been updated */
@@ -185,6 +216,7 @@ static cr_status value_loss(void *ctx, const cr_outputs *out, size_t num, const 
             return cr_fail(err, CR_ENUMERIC, "a value is not finite (have the weights diverged?)");
         work[i] = out->of[CR_VALUE][i];
     }
+    tell(p, ANSWER_LOG_PROBS, work);
     cr_value_loss(&args);
     part.value = args.metrics;
     cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
@@ -249,9 +281,9 @@ static cr_status choose_source_of_old(step *p, cr_err *err)
     CR_TRY(cr_fsdp_agree_num(p->t->f, p->sum.num_different, &max, err));
     p->column[CR_COLUMN_OLD] = p->column[CR_COLUMN_INFER];
     if (max == 0) return CR_OK;
-    p->column[CR_COLUMN_OLD] = p->old = CR_NEW_ARRAY(float, 2 * p->s->num_tokens + 1);
-    all.of[CR_LOG_PROB] = p->old;
-    all.of[CR_ENTROPY] = p->old + p->s->num_tokens;
+    p->has_old = true;
+    p->column[CR_COLUMN_OLD] = all.of[CR_LOG_PROB] = answer_of(p, ANSWER_OLD);
+    all.of[CR_ENTROPY] = answer_of(p, ANSWER_OLD_ENTROPY);
     return cri_forward_all(p->t, p->s, &all, err);
 }
 
@@ -301,17 +333,6 @@ out:
     return err->status;
 }
 
-static cr_denominators denominators_of(const uint64_t counts[CR_MINI_COUNTS])
-{
-    return (cr_denominators){.final_tokens = (double)counts[CR_MINI_FINAL_TOKENS],
-                             .final_samples = (double)counts[CR_MINI_FINAL_SAMPLES],
-                             .tokens = (double)counts[CR_MINI_TOKENS],
-                             .samples = (double)counts[CR_MINI_SAMPLES],
-                             .entropy_tokens = (double)counts[CR_MINI_ENTROPY_TOKENS],
-                             .entropy_samples = (double)counts[CR_MINI_ENTROPY_SAMPLES],
-                             .width = (double)counts[CR_MINI_WIDTH]};
-}
-
 static cr_status check_pairs(const cr_samples *s, cr_err *err)
 {
     if (s->num % 2) return cr_fail(err, CR_EFORMAT, "%zu samples are not whole pairs", s->num);
@@ -358,6 +379,29 @@ static cr_status read_columns(step *p, const cr_record *command, int64_t *is_aga
     return CR_OK;
 }
 
+static void write_reply(step *p, cr_record *reply)
+{
+    const bool is_critic = p->ask == CR_ASK_VALUE_STEP;
+    const struct {
+        int which;
+        const char *name;
+        bool is_there;
+    } arrays[] = {
+        {ANSWER_OLD, cr_batch_columns[CR_COLUMN_OLD].name, p->has_old},
+        {ANSWER_LOG_PROBS, is_critic ? CR_FIELD_VALUES : CR_FIELD_LOG_PROBS, p->is_told},
+        {ANSWER_ENTROPY, CR_FIELD_ENTROPY, p->is_told && !is_critic},
+        {ANSWER_USED_OLD, cr_batch_columns[CR_COLUMN_USED_OLD].name, p->is_told && !is_critic},
+    };
+
+    cr_train_sums_write(&p->sum, reply);
+    for (size_t i = 0; i < CR_COUNT(arrays); i++)
+        if (arrays[i].is_there)
+            cr_record_add(reply, arrays[i].name, CR_RECORD_FLOAT32, answer_of(p, arrays[i].which),
+                          p->s->num_tokens);
+    reply->owned = p->answers; /* freed with the reply */
+    p->answers = NULL;
+}
+
 cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_record *reply,
                     cr_err *err)
 {
@@ -376,21 +420,16 @@ cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_reco
     CR_TRY_GOTO(out, cr_floats_read(command, CR_FIELD_LR, (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
     CR_TRY_GOTO(out, read_columns(&p, command, &is_again, err));
+    p.is_told = cr_record_has_value(command, CR_FIELD_IS_TOLD);
     for (int64_t m = 0; m < num_minis; m++) {
-        p.all = denominators_of(counts + CR_MINI_COUNTS * m);
+        p.all = cr_mini_denominators(counts + CR_MINI_COUNTS * m);
         p.is_first =
             m == 0 && !is_again && ask == CR_ASK_TRAIN_STEP && p.old_from != CR_OLD_COMPUTED;
         CR_TRY_GOTO(out, update(&p, (int32_t)m, lr[m], err));
     }
-    cr_train_sums_write(&p.sum, reply);
-    if (p.old) {
-        cr_record_add(reply, cr_batch_columns[CR_COLUMN_OLD].name, CR_RECORD_FLOAT32, p.old,
-                      s.num_tokens);
-        reply->owned = p.old;
-        p.old = NULL;
-    }
+    write_reply(&p, reply);
 out:
-    cr_free(p.old);
+    cr_free(p.answers);
     cr_samples_free(&s);
     return err->status;
 }

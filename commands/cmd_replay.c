@@ -25,6 +25,8 @@ static int run(int argc, char **argv)
         {"out", CR_OPT_STRING, &args.out, "DIR",
          "metrics, samples and the checkpoint after the step (default: output/replay/NAME-step-N)"},
         {"overwrite", CR_OPT_FLAG, &args.should_overwrite, NULL, "replace a replay in that folder"},
+        {"terms", CR_OPT_FLAG, &args.has_terms, NULL,
+         "write DIR/terms/step-N.jsonl, too: what each sample's loss was made of (croll why DIR)"},
         {"json", CR_OPT_FLAG, &args.has_json, NULL, "one JSON object"},
         {"device", CR_OPT_STRING, &args.device, "NAME",
          "cpu, cuda (never run on a GPU: docs/cuda.md); default: the run's"},

@@ -25,6 +25,7 @@
     X(export)              \
     X(report)              \
     X(replay)              \
+    X(why)                 \
     X(bisect)              \
     X(eval)                \
     X(serve)               \

@@ -1,5 +1,6 @@
 /* advantages.c -- masks, rewards and advantages of one domain (see assemble_impl.h). */
 #include "pipelines/assemble_impl.h"
+#include "pipelines/why/terms.h"
 #include "reports/metrics.h"
 
 #include <string.h>
@@ -117,9 +118,11 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         .raw_advantages = of[CR_COLUMN_RAW_ADVANTAGES] + base,
         .returns = of[CR_COLUMN_RETURNS] + base,
         .kl = of[CR_COLUMN_KL] + base,
-        .opd_kl = of[CR_COLUMN_OPD_KL] + base};
+        .opd_kl = of[CR_COLUMN_OPD_KL] + base,
+        .trace = cri_terms_trace(b->terms)};
     if (cr_advantage(&config, &args, err) == CR_OK) {
         keep_advantages(b, first, end);
+        if (b->terms) cri_terms_take_trace(b->terms, first, end);
         cr_metrics_set(m, kept / (double)n, "%s/actor/final_mask_ratio", name);
         if (of[CR_COLUMN_REF]) {
             cr_metrics_set(m, args.kl_mean, "%s/critic/kl", name);

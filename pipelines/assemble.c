@@ -3,6 +3,7 @@
 #include "actors/schedule.h"
 #include "pipelines/assemble_impl.h"
 #include "pipelines/verdicts.h"
+#include "pipelines/why/terms.h"
 #include "reports/metrics.h"
 
 #include <math.h>
@@ -204,10 +205,12 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     cri_learn_batch b;
 
     cri_learn_batch_init(&b, rollout, data, l->config);
+    if (run->has_terms) b.terms = cri_terms_begin(l, &b);
     CR_TRY_GOTO(out, get_log_probs(l, run, &b, step, m, err));
     CR_TRY_GOTO(out, get_advantages(l, &b, m, err));
     if (cri_has_correction(l->config) || b.old_from == CR_OLD_COMPUTED) cri_correct(l, &b, m);
     CR_TRY_GOTO(out, make_updates(l, run, &b, step, m, err));
+    if (b.terms) CR_TRY_GOTO(out, cri_terms_write(b.terms, run->output_dir, step, m, err));
     domain_metrics(l, &b, m);
     cr_metrics_set(m, (double)step, "system/global_step");
     cr_metrics_set(m, (double)rollout->num_samples, "system/batch_size");
@@ -219,6 +222,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
                   (rollout->generate_s > 0 ? rollout->generate_s : 1),
               &l->config->infer);
 out:
+    cri_terms_free(b.terms);
     cr_sample_batch_free(&b.batch);
     return err->status;
 }

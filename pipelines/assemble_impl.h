@@ -16,6 +16,7 @@ typedef struct cri_learn_batch {
     cr_rollout *r;
     const cr_dataset *data;
     cr_old_log_probs old_from;
+    struct cri_terms *terms; /* pipelines/why/terms.h; NULL: not wanted (owned) */
 } cri_learn_batch;
 
 void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *data,

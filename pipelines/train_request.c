@@ -3,6 +3,7 @@
 #include "actors/packing.h"
 #include "exchange/record.h"
 #include "pipelines/assemble_impl.h"
+#include "pipelines/why/terms.h"
 #include "rl/loss.h"
 
 struct cri_epoch {
@@ -88,6 +89,7 @@ static void fill_command(cri_epoch *e, cr_old_log_probs old_from)
                   CR_MINI_COUNTS * (size_t)e->num_minis);
     cr_record_set_int(command, CR_FIELD_MINIS, e->num_minis);
     cr_record_set_int(command, CR_FIELD_OFFLOAD, e->a.epoch == e->a.num_epochs - 1);
+    if (e->a.b->terms) cr_record_set_int(command, CR_FIELD_IS_TOLD, 1);
     if (e->a.who->role != CR_ROLE_TRAIN) return;
     cr_record_set_int(command, CR_FIELD_OLD_FROM, old_from);
     cr_record_set_int(command, CR_FIELD_IS_AGAIN, e->is_again);
@@ -148,6 +150,29 @@ cr_status cri_epoch_begin(const cri_epoch_args *args, cr_run *run, cr_metrics *m
     return err->status;
 }
 
+/* What each token's loss was made of. */
+static cr_status take_terms(cri_epoch *e, cr_err *err)
+{
+    const cr_role role = e->a.who->role;
+    const struct {
+        const char *name;
+        cr_batch_column column;
+        cr_role role;
+    } arrays[] = {{CR_FIELD_LOG_PROBS, CR_COLUMN_LOG_PROBS, CR_ROLE_TRAIN},
+                  {CR_FIELD_ENTROPY, CR_COLUMN_ENTROPY, CR_ROLE_TRAIN},
+                  {cr_batch_columns[CR_COLUMN_USED_OLD].name, CR_COLUMN_USED_OLD, CR_ROLE_TRAIN},
+                  {CR_FIELD_VALUES, CR_COLUMN_PASS_VALUES, CR_ROLE_CRITIC}};
+
+    for (size_t k = 0; k < CR_COUNT(arrays); k++) {
+        if (arrays[k].role != role) continue;
+        cr_sample_batch_add(&e->a.b->batch, arrays[k].column);
+        CR_TRY(cr_role_call_read(&e->call, arrays[k].name, arrays[k].column, err));
+    }
+    cri_terms_add(e->a.b->terms,
+                  &(cri_terms_epoch){role, e->a.epoch, e->num_minis, e->mini, e->counts});
+    return CR_OK;
+}
+
 cr_status cri_epoch_finish(cri_epoch *e, cr_run *run, cr_train_sums *s, cr_err *err)
 {
     const char *old = cr_batch_columns[CR_COLUMN_OLD].name;
@@ -155,6 +180,7 @@ cr_status cri_epoch_finish(cri_epoch *e, cr_run *run, cr_train_sums *s, cr_err *
 
     if (err->status == CR_OK && cr_role_call_finish(run, &e->call, err) == CR_OK)
         cr_note(cr_role_call_add_sums(&e->call, s, err));
+    if (err->status == CR_OK && e->a.b->terms) cr_note(take_terms(e, err));
     if (err->status == CR_OK && cr_record_has(&e->call.replies[0], old))
         cr_note(cr_role_call_read(&e->call, old, CR_COLUMN_OLD, err));
     if (err->status == CR_OK) e->a.who->updates += e->num_minis - (s->num_skipped - skipped);

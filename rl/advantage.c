@@ -1,8 +1,23 @@
 /* advantage.c -- masks, normalisation, KL and advantages (see rl.h). */
+#include "rl/advantage_trace.h"
 #include "rl/rl.h"
 
 #include <math.h>
 #include <string.h>
+
+const char *const cr_advantage_step_names[CR_NUM_ADVANTAGE_STEPS] = {
+#define X(value, name) name,
+    CR_ADVANTAGE_STEPS(X)
+#undef X
+};
+
+/* x [tokens]: the numbers after a step. */
+static void trace(const cr_advantage_args *a, cr_advantage_step step, const double *x)
+{
+    if (!a->trace) return;
+    a->trace->has[step] = true;
+    memcpy(a->trace->after[step], x, a->rows.start[a->rows.num_samples] * sizeof *x);
+}
 
 /* Samples without a verdict count nowhere. */
 static bool counts(const double *verdict, size_t i)
@@ -108,11 +123,11 @@ static void clip_rewards(double reward_clip, cr_advantage_args *a)
     if (num > 0) a->reward_clip_frac /= num;
 }
 
-/* out[i] = (x[i] - mean) / std over the samples that v counts; 0 for others. */
+/* out[i] = (x[i] - mean) / std over the samples that v counts; 0 for others. kind: of rewards, 0 if there is one. */
 static void normalise_one(cr_norm mean_type, cr_norm std_type, const cr_advantage_args *a,
-                          const double *x, const double *v, double *out)
+                          size_t kind, const double *x, const double *v, double *out)
 {
-    size_t n = a->rows.num_samples;
+    size_t n = a->rows.num_samples, at = kind * n;
     double batch_mean = mean_of(x, v, n), batch_std = std_of(x, v, n);
 
     for (size_t i = 0; i < n; i++) {
@@ -129,9 +144,13 @@ static void normalise_one(cr_norm mean_type, cr_norm std_type, const cr_advantag
         if (std_type == CR_NORM_RUNNING)
             std = sqrt(a->moments->var * a->moments->count / fmax(a->moments->count - 1, 1)) + 1e-6;
         out[i] = (x[i] - mean) / std;
+        if (!a->trace) continue;
+        a->trace->mean[at + i] = mean;
+        a->trace->std[at + i] = std;
     }
     for (size_t first = 0; first < n && mean_type == CR_NORM_GROUP; first += a->group)
         zero_equal_group(x + first, v ? v + first : NULL, a->group, out + first);
+    if (a->trace) memcpy(a->trace->normalised + at, out, n * sizeof *out);
 }
 
 /* Each kind by itself, their weighted sum, which has mean 0, over its deviation in the batch (GDPO). */
@@ -145,7 +164,7 @@ static void normalise_kinds(cr_norm mean_type, cr_norm std_type, cr_advantage_ar
     for (size_t k = 0; k < a->kinds->num; k++) {
         for (size_t i = 0; i < n; i++)
             has[i] = counts(a->verdict, i) && a->kinds->has[k * n + i] != 0;
-        normalise_one(mean_type, std_type, a, a->kinds->values + k * n, has, one);
+        normalise_one(mean_type, std_type, a, k, a->kinds->values + k * n, has, one);
         for (size_t i = 0; i < n; i++)
             a->rewards[i] += a->kinds->weights[k] * one[i];
     }
@@ -174,7 +193,7 @@ static cr_status normalise(const cr_advantage_config *c, cr_advantage_args *a, c
         normalise_kinds(mean_type, std_type, a);
     } else {
         if (is_running) take_in(a->moments, a->scores, a->verdict, n);
-        normalise_one(mean_type, std_type, a, a->scores, a->verdict, a->rewards);
+        normalise_one(mean_type, std_type, a, 0, a->scores, a->verdict, a->rewards);
     }
     clip_rewards(c->reward_clip, a);
     return CR_OK;
@@ -243,12 +262,16 @@ static void token_rewards(const cr_advantage_config *c, cr_advantage_args *a)
                 has_kl ? estimate_kl(c->kl_penalty, a->old_log_probs[t], a->ref_log_probs[t]) : 0;
             a->token_rewards[t] = t + 1 == end ? a->rewards[i] : 0;
             if (a->token_scores && is_counted) a->token_rewards[t] += a->token_scores[t];
-            if (c->add_token_level_kl) a->token_rewards[t] -= c->kl_coef * a->kl[t];
         }
     }
     a->kl_mean = mean_of_rows(a, a->kl);
+    trace(a, CR_ADVANTAGE_REWARD, a->token_rewards);
+    for (size_t t = 0; t < num_tokens && c->add_token_level_kl; t++)
+        a->token_rewards[t] -= c->kl_coef * a->kl[t];
+    if (c->add_token_level_kl) trace(a, CR_ADVANTAGE_KL, a->token_rewards);
     for (size_t t = 0; t < num_tokens && c->reward_clip > 0; t++)
         a->token_rewards[t] = fmin(fmax(a->token_rewards[t], -c->reward_clip), c->reward_clip);
+    if (c->reward_clip > 0) trace(a, CR_ADVANTAGE_CLIP_REWARD, a->token_rewards);
 }
 
 /* Discounted sums from the end of each row, or generalised advantage estimation. */
@@ -299,6 +322,29 @@ static double *mask_of_verdicts(const cr_advantage_args *a, size_t *num)
     return mask;
 }
 
+/* Whitening, mask and clip of advantages; num_counted: tokens of samples with a verdict. */
+static void finish(const cr_advantage_config *c, cr_advantage_args *a, const double *mask,
+                   bool are_many, double num_counted)
+{
+    const size_t num_tokens = a->rows.start[a->rows.num_samples];
+
+    if (c->whiten_advantages && are_many) {
+        whiten(a->advantages, mask, num_tokens);
+        trace(a, CR_ADVANTAGE_WHITEN, a->advantages);
+    }
+    for (size_t t = 0; t < num_tokens; t++)
+        a->advantages[t] *= mask[t];
+    trace(a, CR_ADVANTAGE_MASK, a->advantages);
+    a->advantage_clip_frac = 0;
+    if (c->advantage_clip <= 0) return;
+    for (size_t t = 0; t < num_tokens; t++) {
+        a->advantage_clip_frac += fabs(a->advantages[t]) > c->advantage_clip;
+        a->advantages[t] = fmin(fmax(a->advantages[t], -c->advantage_clip), c->advantage_clip);
+    }
+    if (num_counted > 0) a->advantage_clip_frac /= num_counted;
+    trace(a, CR_ADVANTAGE_CLIP, a->advantages);
+}
+
 cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err)
 {
     size_t num_tokens = a->rows.start[a->rows.num_samples], num_counted;
@@ -313,20 +359,20 @@ cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_er
     mask = mask_of_verdicts(a, &num_counted);
     for (size_t t = 0; t < num_tokens; t++)
         valid += mask[t];
-    if (c->whiten_rewards && valid > 1) whiten(a->token_rewards, mask, num_tokens);
+    if (c->whiten_rewards && valid > 1) {
+        whiten(a->token_rewards, mask, num_tokens);
+        trace(a, CR_ADVANTAGE_WHITEN_REWARD, a->token_rewards);
+    }
     for (size_t t = 0; t < num_tokens; t++)
         a->token_rewards[t] *= mask[t];
+    trace(a, CR_ADVANTAGE_MASK_REWARD, a->token_rewards);
     estimate(c, a);
-    if (c->opd != CR_OPD_NONE) distil(c, a);
-    if (c->whiten_advantages && valid > 1) whiten(a->advantages, mask, num_tokens);
-    a->advantage_clip_frac = 0;
-    for (size_t t = 0; t < num_tokens; t++) {
-        a->advantages[t] *= mask[t];
-        if (c->advantage_clip <= 0) continue;
-        a->advantage_clip_frac += fabs(a->advantages[t]) > c->advantage_clip;
-        a->advantages[t] = fmin(fmax(a->advantages[t], -c->advantage_clip), c->advantage_clip);
+    trace(a, CR_ADVANTAGE_ESTIMATE, a->advantages);
+    if (c->opd != CR_OPD_NONE) {
+        distil(c, a);
+        trace(a, CR_ADVANTAGE_DISTIL, a->advantages);
     }
-    if (num_counted) a->advantage_clip_frac /= (double)num_counted;
+    finish(c, a, mask, valid > 1, (double)num_counted);
     cr_free(mask);
     return CR_OK;
 }

@@ -295,6 +295,34 @@ static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut, const t
     m->policy_abs += fabs(a->of[CR_COLUMN_ADVANTAGES][t] * d);
 }
 
+/* k3 of a token, r: the reference's log-prob less the policy's; grad: of the loss. */
+static double kl_of(const cr_loss_config *c, double r, double weight, double *grad)
+{
+    double k3 = exp(r) - r - 1;
+
+    *grad =
+        c->use_kl_loss && k3 < 10 ? c->rl_loss_coef * c->kl_loss_coef * weight * (1 - exp(r)) : 0;
+    return weight * clamp(k3, -10, 10);
+}
+
+/* Of one token: the weight of its loss, that loss, kl with its own weight, the weight of its entropy. */
+typedef struct term {
+    double weight, loss, kl, kl_grad, entropy;
+    int cut;
+} term;
+
+static void take_terms(const cr_loss_config *c, const cr_loss_args *a, size_t t, const term *x)
+{
+    const double *entropy = a->of[CR_COLUMN_ENTROPY];
+
+    a->terms->weight[t] = x->weight;
+    a->terms->pg[t] = x->weight != 0 ? c->rl_loss_coef * x->weight * x->loss : 0;
+    a->terms->kl[t] = c->use_kl_loss ? c->rl_loss_coef * c->kl_loss_coef * x->kl : 0;
+    a->terms->grad_kl[t] = x->kl_grad;
+    a->terms->entropy[t] = entropy ? -c->entropy_loss_coef * x->entropy * entropy[t] : 0;
+    a->terms->cut[t] = x->cut;
+}
+
 static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
 {
     const double *log_probs = a->of[CR_COLUMN_LOG_PROBS], *old = a->of[CR_COLUMN_OLD],
@@ -332,6 +360,7 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
         int cut = side(c, &x);
         token_loss l = loss_of(c, &x, cut);
         double is = is_weight ? is_weight[t] : 1, g = c->rl_loss_coef * w * cf * F * is * l.grad;
+        double kl = 0, kl_grad = 0, at_entropy = ce * entropy_mask[t];
         a->grad_log_probs[t] = is_sequence || F == 0 ? 0 : g;
         if (F != 0) { /* outside the mask anything may stand, and 0 times infinity is no 0 */
             m->pg_loss += cf * F * is * l.loss;
@@ -339,17 +368,18 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
             if (is_sequence) sequence_grad += g;
         }
         if (ref && F != 0) {
-            double r = ref[t] - log_probs[t], k3 = exp(r) - r - 1;
-            m->kl_loss += cf * F * clamp(k3, -10, 10);
-            if (c->use_kl_loss && k3 < 10)
-                a->grad_log_probs[t] += c->rl_loss_coef * c->kl_loss_coef * cf * F * (1 - exp(r));
+            m->kl_loss += kl = kl_of(c, ref[t] - log_probs[t], cf * F, &kl_grad);
+            a->grad_log_probs[t] += kl_grad;
         }
         m->approxkl += cm * M * 0.5 * d * d;
         m->policykl += cm * M * d;
-        if (entropy) m->entropy_loss += ce * entropy_mask[t] * entropy[t];
-        if (a->grad_entropy) a->grad_entropy[t] = -c->entropy_loss_coef * ce * entropy_mask[t];
+        if (entropy) m->entropy_loss += at_entropy * entropy[t];
+        if (a->grad_entropy) a->grad_entropy[t] = -c->entropy_loss_coef * at_entropy;
         if (a->ratio) a->ratio[t] = rho;
         take_metrics(a, t, rho, cut, &l);
+        if (a->terms)
+            take_terms(c, a, t,
+                       &(term){w * cf * F * is, l.loss, kl, kl_grad, at_entropy, F != 0 ? cut : 0});
     }
     for (size_t t = first; t < end && is_sequence; t++) /* through the mean of the log ratio */
         a->grad_log_probs[t] += sequence_grad * final[t] / (count + 1e-8);
@@ -401,7 +431,9 @@ void cr_value_loss(cr_value_args *a)
         for (size_t t = a->rows.start[i]; t < a->rows.start[i + 1]; t++) {
             double w = a->mask[t] * share, grad, e = a->values[t] - a->returns[t];
             bool is_clipped;
-            m->loss += w * value_error(a, t, &grad, &is_clipped);
+            double part = w * value_error(a, t, &grad, &is_clipped);
+            m->loss += part;
+            if (a->terms) a->terms[t] = part;
             m->clipfrac += w * is_clipped;
             m->value += w * a->values[t];
             m->error += w * e * e;

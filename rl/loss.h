@@ -108,6 +108,14 @@ typedef struct cr_loss_metrics {
     double log_ratio_sum, log_ratio_abs, log_ratio_squares, policy_abs;
 } cr_loss_metrics;
 
+/* What each token adds to total_loss and to the gradient: all arrays are set, per token. */
+typedef struct cr_loss_terms {
+    double *pg, *kl, *entropy; /* they add up to total_loss */
+    double *grad_kl;           /* what the KL adds to grad_log_probs */
+    double *weight;            /* of its policy loss in the mean */
+    double *cut;               /* -1, 1: the variant cuts its ratio below, above; 0: not */
+} cr_loss_terms;
+
 typedef struct cr_loss_args {
     cr_ragged rows;
     /* Those it needs: LOG_PROBS, OLD, ADVANTAGES, MASK, FINAL. Those that may be NULL: REF (no KL), INFER, ENTROPY, SCORES (0),
@@ -116,6 +124,7 @@ typedef struct cr_loss_args {
     cr_denominators all;
     /* out, per token; ratio may be NULL */
     double *grad_log_probs, *grad_entropy, *ratio;
+    const cr_loss_terms *terms; /* or NULL: not wanted */
     cr_loss_metrics metrics;
 } cr_loss_args;
 void cr_policy_loss(const cr_loss_config *c, cr_loss_args *a);
@@ -148,6 +157,7 @@ typedef struct cr_value_args {
         num_samples; /* of the whole mini-batch, with at least a token of the mask; 0 is taken as 1 */
     /* out */
     double *grad_values; /* per token */
+    double *terms;       /* per token, what it adds to the loss; NULL: not wanted */
     cr_value_metrics metrics;
 } cr_value_args;
 void cr_value_loss(cr_value_args *a);

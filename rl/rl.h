@@ -94,6 +94,7 @@ typedef struct cr_advantage_args {
     double kl_mean; /* mean over rows with a verdict of each row's mean */
     double opd_kl_mean;
     double reward_clip_frac, advantage_clip_frac;
+    struct cr_advantage_trace *trace; /* advantage_trace.h; NULL: not wanted */
 } cr_advantage_args;
 CR_MUST cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err);
 

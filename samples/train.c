@@ -198,6 +198,17 @@ cr_status cr_step_columns_read(const cr_record *r, const cr_samples *s,
     return CR_OK;
 }
 
+cr_denominators cr_mini_denominators(const uint64_t counts[CR_MINI_COUNTS])
+{
+    return (cr_denominators){.final_tokens = (double)counts[CR_MINI_FINAL_TOKENS],
+                             .final_samples = (double)counts[CR_MINI_FINAL_SAMPLES],
+                             .tokens = (double)counts[CR_MINI_TOKENS],
+                             .samples = (double)counts[CR_MINI_SAMPLES],
+                             .entropy_tokens = (double)counts[CR_MINI_ENTROPY_TOKENS],
+                             .entropy_samples = (double)counts[CR_MINI_ENTROPY_SAMPLES],
+                             .width = (double)counts[CR_MINI_WIDTH]};
+}
+
 cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **out, cr_err *err)
 {
     const void *data;

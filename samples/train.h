@@ -49,6 +49,8 @@ typedef enum cr_mini_count {
 CR_MUST cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **out,
                                  cr_err *err);
 
+cr_denominators cr_mini_denominators(const uint64_t counts[CR_MINI_COUNTS]);
+
 /* The reply: sums over micro-batches (of this rank's part) and numbers of updates (the same on every
  * rank). A number that is not finite cannot be written as JSON: it is left out, and read as NaN. */
 typedef struct cr_train_sums {

@@ -96,7 +96,7 @@ static cr_status sort_changes(replay *r, cr_err *err)
     return CR_OK;
 }
 
-static char *default_out(const char *run, int64_t step)
+char *cr_replay_default_out(const char *kind, const char *run, int64_t step)
 {
     char *name = cr_strdup(run), *slash;
     size_t n = strlen(name);
@@ -105,7 +105,7 @@ static char *default_out(const char *run, int64_t step)
     while (n > 1 && name[n - 1] == '/')
         name[--n] = 0;
     slash = strrchr(name, '/');
-    out = cr_asprintf("output/replay/%s-step-%lld", slash ? slash + 1 : name, (long long)step);
+    out = cr_asprintf("output/%s/%s-step-%lld", kind, slash ? slash + 1 : name, (long long)step);
     cr_free(name);
     return out;
 }
@@ -162,7 +162,8 @@ static cr_status open(replay *r, cr_err *err)
     const cr_run_words none = {.num_made = 0};
 
     r->file = cr_path_join(r->args->run, "config.yaml");
-    r->out = r->args->out ? cr_strdup(r->args->out) : default_out(r->args->run, r->args->step);
+    r->out = r->args->out ? cr_strdup(r->args->out)
+                          : cr_replay_default_out("replay", r->args->run, r->args->step);
     CR_TRY(sort_changes(r, err));
     if (!cr_file_exists(r->file))
         cr_fail(err, CR_EUSAGE, "%s is not a folder of a run: it has no config.yaml", r->args->run);
@@ -243,7 +244,8 @@ static cr_status train(replay *r, const char *from, int64_t end, const char *out
     const cr_start_args start = {.hosts = r->args->hosts,
                                  .end_step = end,
                                  .edit = is_changed && r->num_rewards ? edit : NULL,
-                                 .edit_context = r};
+                                 .edit_context = r,
+                                 .has_terms = is_changed && r->args->has_terms};
     cr_run_words keys = {.num_made = 0};
     cr_config config = {0};
 
@@ -422,6 +424,7 @@ cr_status cr_replay_run(const cr_replay_args *args, bool *differ, cr_err *err)
     compare_metrics(&r, &c);
     CR_TRY_GOTO(out, compare_weights(&r, &c, err));
     *differ = c.num_differ || c.do_weights_differ;
+    if (args->is_quiet) goto out;
     args->has_json ? print_json(&r, &c, from_step) : print_text(&r, &c, from_step);
     if (fflush(stdout) != 0) cr_fail(err, CR_EIO, "stdout is closed");
 out:

@@ -17,9 +17,13 @@ typedef struct cr_replay_args {
     const char *device; /* or NULL: the file's */
     cr_words changes;   /* "reward.ID=X" (sample ID gets this reward), or key=value of the file */
     bool should_overwrite, has_json;
+    bool is_quiet;  /* nothing is printed */
+    bool has_terms; /* OUT/terms/step-N.jsonl is written (docs/why.md) */
     cr_hosts_args hosts;
 } cr_replay_args;
 
+/* output/KIND/NAME-step-N, owned by the caller. */
+char *cr_replay_default_out(const char *kind, const char *run, int64_t step);
 /* Prints what was compared to stdout. *differ: a number or a weight is not the recorded one. CR_EUSAGE, CR_ECONFIG: nothing was
  * started. */
 CR_MUST cr_status cr_replay_run(const cr_replay_args *args, bool *differ, cr_err *err);

@@ -96,9 +96,9 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
                                 const char *resume_path, cr_err *err)
 {
     static const char *const ours[] = {
-        "metrics.jsonl", "run.log",       "config.yaml",    "rollouts",     "exchange",
-        "flight",        "run.html",      "reference.json", "teacher.json", "judges",
-        "hosts.json",    CR_EVAL_SAMPLES, CR_EVAL_TABLE,    "eval.html",    "inputs.json"};
+        "metrics.jsonl", "run.log",        "config.yaml",  "rollouts",   "exchange", "flight",
+        "run.html",      "reference.json", "teacher.json", "judges",     "terms",    "hosts.json",
+        CR_EVAL_SAMPLES, CR_EVAL_TABLE,    "eval.html",    "inputs.json"};
     char *path = cr_path_join(config->output_dir, "config.yaml");
     bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
          has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&
@@ -328,6 +328,7 @@ cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err
     run.end_step = args->end_step ? args->end_step : config->max_steps;
     run.edit = args->edit;
     run.edit_context = args->edit_context;
+    run.has_terms = args->has_terms;
     if (changes) cr_log(CR_LOG_WARN, "run", "%s", changes);
     if (strcmp(cr_device_of_run(config), config->device) != 0)
         cr_log(CR_LOG_WARN, "run",

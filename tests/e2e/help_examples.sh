@@ -1,6 +1,6 @@
 #!/bin/bash
 # The examples of --help and of the pages, pasted into a shell after the quickstart, do what they say: exit code 0 and an answer.
-# Not covered: export, report, replay and bisect (they need the quickstart's runs; tests/e2e/export.sh, pages.sh, run_replay.sh, bisect.sh), image (a photo; image.sh), reward and actor (they name a host), serve (e2e/serve).
+# Not covered: export, report, replay, why and bisect (they need the quickstart's runs; tests/e2e/export.sh, pages.sh, run_replay.sh, run_why.sh, bisect.sh), image (a photo; image.sh), reward and actor (they name a host), serve (e2e/serve).
 . tests/e2e/run.inc
 quick_model
 mkdir $tmp/output $tmp/bin
@@ -10,7 +10,7 @@ mv $tmp/home $tmp/output/quickstart
 ln -s "$(realpath "$CROLL")" $tmp/bin/croll
 log=$tmp/log num=0
 for command in $("$CROLL" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
-    case $command in image | export | report | replay | bisect | reward | actor | serve) continue ;; esac
+    case $command in image | export | report | replay | why | bisect | reward | actor | serve) continue ;; esac
     example=$("$CROLL" $command --help | sed -n '/^example:/{n;s/^ *//;p}')
     (cd $tmp && PATH=$tmp/bin:$PATH sh -c "$example" >$tmp/out 2>$log </dev/null) || fail "$example: exit code $?"
     [ -s $tmp/out ] || [ -s $log ] || fail "$example: no answer"

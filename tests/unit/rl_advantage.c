@@ -2,6 +2,7 @@
  * definitions as sums (no recursions, no running values), and what must not depend on the batch.
  * Not covered: losses (rl_loss.c); schedules (rl_schedules.c).
  */
+#include "rl/advantage_trace.h"
 #include "rl/rl.h"
 #include "tests/check_near.h"
 #include "tests/draws.h"
@@ -56,15 +57,42 @@ static cr_advantage_args args_of(batch *b, size_t num, size_t group)
                                .opd_kl = b->opd_kl};
 }
 
+/* Each step of the configuration is there, and what it left is what came out. */
+static void check_trace(const cr_advantage_config *c, const cr_advantage_args *a)
+{
+    const cr_advantage_trace *t = a->trace;
+    const size_t num = a->rows.start[a->rows.num_samples], bytes = num * sizeof(double);
+    const double *last = t->after[c->advantage_clip > 0 ? CR_ADVANTAGE_CLIP : CR_ADVANTAGE_MASK];
+
+    assert_int_equal(t->has[CR_ADVANTAGE_KL], c->add_token_level_kl);
+    assert_int_equal(t->has[CR_ADVANTAGE_CLIP_REWARD], c->reward_clip > 0);
+    assert_int_equal(t->has[CR_ADVANTAGE_DISTIL], c->opd != CR_OPD_NONE);
+    assert_int_equal(t->has[CR_ADVANTAGE_CLIP], c->advantage_clip > 0);
+    assert_int_equal(t->has[CR_ADVANTAGE_WHITEN] && !c->whiten_advantages, false);
+    if (a->rows.start[0]) return; /* the first rows are others */
+    assert_memory_equal(last, a->advantages, bytes);
+    assert_memory_equal(t->after[CR_ADVANTAGE_MASK_REWARD], a->token_rewards, bytes);
+    if (c->opd != CR_OPD_PURE)
+        assert_memory_equal(t->after[CR_ADVANTAGE_ESTIMATE], a->raw_advantages, bytes);
+    for (size_t i = 0; i < a->rows.num_samples && c->reward_clip <= 0; i++)
+        check_near(t->normalised[i], a->rewards[i], 0);
+}
+
 static void run(const cr_advantage_config *c, batch *b, size_t first, size_t end, size_t group)
 {
     cr_err err = {0};
     cr_advantage_args a = args_of(b, end - first, group);
+    double mean[N], std[N], normalised[N], after[CR_NUM_ADVANTAGE_STEPS][MAX_T];
+    cr_advantage_trace trace = {.mean = mean, .std = std, .normalised = normalised};
 
+    for (int s = 0; s < CR_NUM_ADVANTAGE_STEPS; s++)
+        trace.after[s] = after[s];
+    a.trace = &trace;
     a.rows.start += first;
     a.scores += first;
     a.rewards += first;
     if (cr_advantage(c, &a, &err) != CR_OK) fail_msg("%s", err.msg);
+    check_trace(c, &a);
     b->kl_mean = a.kl_mean;
     b->reward_frac = a.reward_clip_frac;
     b->adv_frac = a.advantage_clip_frac;

@@ -165,10 +165,12 @@ typedef struct result {
     cr_loss_metrics metrics;
 } result;
 
-/* Samples [first, end) of the batch, with the counts of all of it. */
+/* Samples [first, end) of the batch, with the counts of all of it. Terms of tokens add up to the loss. */
 static void run_rows(const cr_loss_config *c, const batch *b, const double *is_weight, size_t first,
                      size_t end, result *out)
 {
+    double pg[T], kl[T], entropy[T], grad_kl[T], weight[T], cut[T], sum = 0, size = 1;
+    const cr_loss_terms terms = {pg, kl, entropy, grad_kl, weight, cut};
     cr_loss_args a = {.rows = {end - first, start + first},
                       .of[CR_COLUMN_LOG_PROBS] = b->lp,
                       .of[CR_COLUMN_OLD] = b->old,
@@ -184,12 +186,18 @@ static void run_rows(const cr_loss_config *c, const batch *b, const double *is_w
                       .all = {.width = 9},
                       .grad_log_probs = out->grad,
                       .grad_entropy = out->grad_entropy,
-                      .ratio = out->ratio};
+                      .ratio = out->ratio,
+                      .terms = &terms};
     cr_ragged all = {N, start};
 
     cr_count_masks(&all, b->final, &a.all.final_tokens, &a.all.final_samples);
     cr_count_masks(&all, b->mask, &a.all.tokens, &a.all.samples);
     cr_policy_loss(c, &a);
+    for (size_t t = start[first]; t < start[end]; t++) {
+        sum += pg[t] + kl[t] + entropy[t];
+        size += fabs(pg[t]) + fabs(kl[t]) + fabs(entropy[t]);
+    }
+    check_near(sum / size, a.metrics.total_loss / size, 1e-13);
     out->metrics = a.metrics;
 }
 
@@ -598,6 +606,7 @@ static cr_value_metrics run_value_loss(const batch *b, double clip, size_t first
                                        double all, double *grad)
 {
     size_t own[N + 1];
+    double terms[T], sum = 0;
     cr_value_args a = {.rows = {end - first, own},
                        .values = b->lp + start[first],
                        .returns = b->ref + start[first],
@@ -605,11 +614,15 @@ static cr_value_metrics run_value_loss(const batch *b, double clip, size_t first
                        .old_values = b->old + start[first],
                        .value_clip = clip,
                        .num_samples = all,
-                       .grad_values = grad + start[first]};
+                       .grad_values = grad + start[first],
+                       .terms = terms};
 
     for (size_t i = first; i <= end; i++)
         own[i - first] = start[i] - start[first];
     cr_value_loss(&a);
+    for (size_t t = 0; t < own[end - first]; t++)
+        sum += terms[t];
+    check_near(sum, a.metrics.loss, 1e-13);
     return a.metrics;
 }
 
