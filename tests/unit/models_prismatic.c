@@ -281,7 +281,7 @@ static void c40_stages(void **state)
     }
 }
 
-/* The seed's "or": each transformer, each block, the projector, each decoder layer, and the root with what is left. */
+/* The seed's "or": each transformer, each block, the projector, each decoder layer, and the root with the rest. */
 static void c27_units(void **state)
 {
     static const char *const want[] = {"root",
