@@ -142,8 +142,7 @@ static inline bool cri_is_writer(const cr_fsdp *f, const cr_flat *flat)
 }
 /* ---- shards.c ---- */
 
-/* This rank's elements of a flat that belong to parameter i: [*begin, *end) of the parameter, and
- * where they are in the shard. False: none. */
+/* This rank's elements of a flat that belong to parameter i: [*begin, *end), and where they are in the shard. False: none. */
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
                      int64_t *at);
 /* The dtype of a flat's shards, and where this rank's begins. */
@@ -151,7 +150,7 @@ cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained)
 cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
 /* Where a trained flat's shard is in param_dtype, beside its master; NULL: it is not kept. */
 cr_mem *cri_weights(const cr_fsdp *f, const cri_flat *s);
-/* Weights that are older than the masters are cast anew, on compute. */
+/* Weights older than the masters are cast anew, on compute. */
 CR_MUST cr_status cri_weights_renew(cr_fsdp *f, cr_err *err);
 /* Add what this rank has, at its place in the memory of cri_kept. is_written: unless another replica writes it (cri_is_writer). */
 void cri_map_kept(const cr_fsdp *f, bool is_trained, bool is_written, cr_weight_map *out);
@@ -160,7 +159,6 @@ void cri_map_sent(const cr_fsdp *f, bool is_trained, cr_dtype dtype, cr_weight_m
 /* Where all of them are, and the dtype of one. masters: f->master, or a copy of it. */
 cr_mem *cri_kept(const cr_fsdp *f, bool is_trained, cr_mem *masters);
 cr_dtype cri_kept_dtype(const cr_fsdp *f, const cr_param *param);
-/* A stream of the device. */
 static inline cr_device *cri_stream(const cr_fsdp *f, cr_stream stream)
 {
     return cr_device_stream(f->dev, stream);
@@ -176,6 +174,9 @@ CR_MUST cr_status cri_shards_read_frozen(cr_fsdp *f, const char *folder, cr_err 
 void cri_shards_destroy(cr_fsdp *f);
 /* CR_EARG if one of the states (enum cr_states) is on the host. */
 CR_MUST cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err);
+/* The most units below the root that are unsharded together: those of one layer (after its recompute all of them are), or the
+ * last norm and the head, and units around them. are_trained: of those with a gradient. */
+int cri_max_alive(const cr_fsdp *f, bool are_trained);
 
 /* ---- fsdp.c ---- */
 

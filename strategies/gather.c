@@ -591,31 +591,6 @@ cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *
 
 /* ---- buffers ---- */
 
-/* The most units below the root that are unsharded together: those of one layer (after its recompute
- * all of them are), or the last norm and the head, and units around them. */
-static int max_alive(const cr_fsdp *f)
-{
-    int max = 1, num = 0, layer = -1;
-    bool has_expert = false;
-
-    for (size_t i = 1; i < f->units.num; i++) {
-        const cr_unit *u = &f->units.unit[i];
-        const cr_module *m = u->module;
-        bool is_block = m->layer < 0 && m->parent && m->parent->is_container;
-        bool is_same = m->layer == layer && !is_block && !m->is_lookup;
-        int outer = 0;
-        if (u->is_ep) continue; /* they have a pool of their own */
-        for (const cr_module *up = m->parent; up && up->parent; up = up->parent)
-            outer += up->unit && up->layer < 0;
-        if (!is_same) num = 0, has_expert = false;
-        if (!u->is_expert || !has_expert) num++;
-        has_expert = has_expert || u->is_expert;
-        layer = m->layer;
-        if (num + outer > max) max = num + outer;
-    }
-    return max;
-}
-
 static cr_status pool_create(cr_fsdp *f, cri_pool *pool, cr_group *group, int num_slots,
                              size_t bytes, cr_err *err)
 {
@@ -746,7 +721,7 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     cr_group *group = f->mesh->group[CR_AXIS_FSDP], *ep_group = f->mesh->group[CR_AXIS_EFSDP];
     bool is_kept = f->args.reshard == CR_RESHARD_NEVER;
     widths root = {0}, units = {.kinds = 1}, experts = {.kinds = 1};
-    int alive = max_alive(f) + 1;
+    int alive = cri_max_alive(f, false) + 1, in_reduction = cri_max_alive(f, true) + 1;
 
     for (size_t i = 0; i < f->units.num; i++)
         widen(i == 0 ? &root : f->units.unit[i].is_ep ? &experts : &units, &f->state[i]);
@@ -763,7 +738,7 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     CR_TRY(pool_create(f, &f->ep_pool, ep_group, experts.kinds * (is_kept ? experts.num_units : 2),
                        experts.gathered, err));
     CR_TRY(reduces_create(f, &f->root_reduces, group, 1, root.trained, err));
-    CR_TRY(reduces_create(f, &f->reduces, group, alive, units.trained, err));
+    CR_TRY(reduces_create(f, &f->reduces, group, in_reduction, units.trained, err));
     CR_TRY(reduces_create(f, &f->ep_reduces, ep_group, 2, experts.trained, err));
     CR_TRY(offloaded_create(f, err));
     return wide_create(f, err);

@@ -355,3 +355,29 @@ void cri_shards_destroy(cr_fsdp *f)
     cr_stack_destroy(f->host_scratch);
     cr_device_close(f->host);
 }
+
+int cri_max_alive(const cr_fsdp *f, bool are_trained)
+{
+    int max = 1, num = 0, layer = -1;
+    bool has_expert = false;
+
+    for (size_t i = 1; i < f->units.num; i++) {
+        const cr_unit *u = &f->units.unit[i];
+        const cr_module *m = u->module;
+        bool is_block = m->layer < 0 && m->parent && m->parent->is_container;
+        bool is_same = m->layer == layer && !is_block && !m->is_lookup;
+        int outer = 0;
+        if (u->is_ep) continue; /* they have a pool of their own */
+        if (are_trained && u->trained.num_params == 0) continue;
+        for (const cr_module *up = m->parent; up && up->parent; up = up->parent) {
+            const cri_unit *around = up->unit;
+            outer += around && up->layer < 0 && (!are_trained || around->unit->trained.num_params);
+        }
+        if (!is_same) num = 0, has_expert = false;
+        if (!u->is_expert || !has_expert) num++;
+        has_expert = has_expert || u->is_expert;
+        layer = m->layer;
+        if (num + outer > max) max = num + outer;
+    }
+    return max;
+}

@@ -1,6 +1,6 @@
 /* plan_memory.c -- croll plan against the memory that the kernel counts: the PSS of two ranks after an update
- * of two micro-batches is within 2 % of what the plan says of the same, for nine settings with experts,
- * offload, Ulysses, adapters and frozen parts among them (B4; sums of our own arenas are compared exactly in plan.c).
+ * of two micro-batches is within 2 % of what the plan says of the same, for 12 settings with experts,
+ * offload, Ulysses, adapters, frozen parts and towers of a Prismatic model by stages among them (B4; sums of our own arenas are compared exactly in plan.c).
  *
  * What is added to the plan's bytes: the process before its first unit (program, libraries, MPI, the flight
  * recorder), measured once, before all settings; what the kernels keep for themselves; and, where it was touched, what stacks have
@@ -38,6 +38,17 @@ static const char sparse[] =
     "\"num_experts_per_tok\":2,\"norm_topk_prob\":true,\"num_hidden_layers\":4,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":64,\"rms_norm_eps\":1e-6,"
     "\"max_position_embeddings\":512}";
+
+/* The towers are half of it; a batch of text meets no unit of theirs, but their shards are there. */
+static const char prismatic[] =
+    "{\"model_type\":\"prismatic\",\"architectures\":[\"PrismaticForConditionalGeneration\"],"
+    "\"image_token_id\":4095,\"arch_specifier\":\"linear\",\"text_config\":{\"model_type\":"
+    "\"llama\",\"vocab_size\":4096,"
+    "\"hidden_size\":512,\"intermediate_size\":1280,\"num_hidden_layers\":4,"
+    "\"num_attention_heads\":8},\"vision_towers\":[{\"model_type\":\"dinov2\",\"hidden_size\":384,"
+    "\"num_hidden_layers\":7,\"num_attention_heads\":6,\"image_size\":112},{\"model_type\":"
+    "\"siglip_vision_model\",\"hidden_size\":384,\"intermediate_size\":1536,"
+    "\"num_hidden_layers\":5,\"num_attention_heads\":6,\"image_size\":128}]}";
 
 static bool is_far(void)
 {
@@ -127,7 +138,7 @@ static void check_file(const char *path, const cr_worker_config *w)
 static void check_all(void)
 {
     char all[] = "all-linear", words[] = "q_proj,embed_tokens", saved[] = "lm_head,norm,mlp";
-    char frozen[] = "model.embed_tokens,model.layers.0,model.layers.1";
+    char frozen[] = "model.embed_tokens,model.layers.0,model.layers.1", finetune[] = "finetune";
     cr_worker_config w = usual;
 
     check(dense, &w, "usual");
@@ -145,6 +156,10 @@ static void check_all(void)
     check(dense, &w, "adapters");
     w.lora.target = words, w.lora.saved = saved, w.lora.keeps_originals = true;
     check(dense, &w, "and in full");
+    w = usual, w.stage = finetune;
+    check(prismatic, &w, "frozen towers");
+    w.is_offloaded = true;
+    check(prismatic, &w, "and offloaded");
     w = usual;
     check(sparse, &w, "experts");
     w = usual, w.ep_size = 2, w.wrap.moe_experts = experts, w.wrap.num_moe_experts = 1;
