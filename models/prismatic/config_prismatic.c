@@ -39,6 +39,8 @@ cr_status cri_prismatic_text(const json_t *json, json_t **text, cr_err *err)
 
 /* ---- one vision transformer ---- */
 
+enum { MAX_SIZE = 2048 /* pixels, along a side */ };
+
 static cr_status finish_vit(cr_vit_config *c, cr_err *err)
 {
     int64_t dim = c->hidden_size / c->num_heads;
@@ -52,9 +54,9 @@ static cr_status finish_vit(cr_vit_config *c, cr_err *err)
         return cr_fail(err, CR_EABSENT,
                        "image_size %lld is no multiple of patch_size %lld: not available",
                        (long long)c->image_size, (long long)c->patch_size);
+    if (c->intermediate_size < 1)
+        return cr_fail(err, CR_EFORMAT, "mlp_ratio gives an MLP of no width");
     c->side = c->image_size / c->patch_size;
-    if (c->side > 1024)
-        return cr_fail(err, CR_EABSENT, "more than 1024 x 1024 patches are not available");
     c->patch_dim = 3 * c->patch_size * c->patch_size;
     /* as timm: with registers a class token has no position of its own */
     c->num_positions = c->side * c->side + (c->num_reg ? 0 : c->num_class);
@@ -90,7 +92,7 @@ static cr_status read_vit(cr_vit_config *c, const json_t *v, cr_err *err)
     CR_TRY(cri_json_int(v, "hidden_size", 0, 1, 1 << 20, &c->hidden_size, err));
     CR_TRY(cri_json_int(v, "num_hidden_layers", 0, 2, 4096, &depth, err));
     CR_TRY(cri_json_int(v, "num_attention_heads", 0, 1, 4096, &c->num_heads, err));
-    CR_TRY(cri_json_int(v, "image_size", 0, 1, 1 << 16, &c->image_size, err));
+    CR_TRY(cri_json_int(v, "image_size", 0, 1, MAX_SIZE, &c->image_size, err));
     CR_TRY(cri_json_int(v, "patch_size", is_siglip ? 16 : 14, 1, 256, &c->patch_size, err));
     CR_TRY(cri_json_int(v, "num_channels", 3, 3, 3, &channels, err));
     CR_TRY(cri_json_real(v, "layer_norm_eps", 1e-6, 0, 1, &eps, err));
@@ -144,8 +146,9 @@ static cr_status find_timm(cr_vit_config *c, const json_t *json, size_t at, cr_e
                        "are)",
                        act);
     if (!json_is_integer(size) || json_integer_value(size) < 1 ||
-        json_integer_value(size) > 1 << 16)
-        return cr_fail(err, CR_EFORMAT, "'image_sizes' must have a whole number for each tower");
+        json_integer_value(size) > MAX_SIZE)
+        return cr_fail(err, CR_EFORMAT,
+                       "'image_sizes' must have a whole number up to %d for each tower", MAX_SIZE);
     c->has_tanh = act && strcmp(act, "gelu_tanh") == 0;
     c->image_size = json_integer_value(size);
     c->image_size -= c->image_size % c->patch_size; /* what timm's patches leave out: 384 / 14 */

@@ -23,14 +23,17 @@
 /* A run gives its model text, from which a vision tower and its projector learn nothing. */
 static cr_status check_learners(const cr_model *model, const char *role, cr_err *err)
 {
-    const char *tower = model->tower ? model->tower->name : NULL;
+    const cr_towers *t = &model->towers;
     size_t num = 0, num_tower = 0;
+    char tower[160];
 
-    if (!tower) return CR_OK;
+    if (!model->tower) return CR_OK;
+    snprintf(tower, sizeof tower, "%s", model->tower->name);
+    if (!cr_is_named(t->projector, tower)) /* Prismatic's is beside it */
+        snprintf(tower, sizeof tower, "%s,%s", model->tower->name, t->projector);
     for (size_t i = 0; i < model->num_params; i++) {
         const cr_param *p = model->params[i];
-        bool is_tower = cr_is_named(p->name, model->towers.vision) ||
-                        cr_is_named(p->name, model->towers.projector);
+        bool is_tower = cr_is_named(p->name, t->vision) || cr_is_named(p->name, t->projector);
         num += p->is_trainable && !is_tower;
         num_tower += p->is_trainable && is_tower;
     }

@@ -1,6 +1,6 @@
 /* prismatic.c -- a Prismatic model trained by stages on 1, 2 and 4 ranks, rows with an image beside rows without: after an
  * update exactly the tensors of the stage have other bytes in the saved MODEL, by name; norm before the clip and weights
- * are those of one rank, however the batch is cut (20 cuts); units have the seed's dtypes.
+ * are those of one rank, however the batch is cut (20 cuts); towers that are trained compute in float32.
  * Not covered: numbers against PyTorch (unit/models_prismatic.c).
  * // ranks: 4
  * // also on far

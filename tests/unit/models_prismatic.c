@@ -281,7 +281,7 @@ static void c40_stages(void **state)
     }
 }
 
-/* The seed's "or": each transformer, each block, the projector, each decoder layer, and the root with the rest. */
+/* Prismatic's "or" of policies: each transformer, each block, the projector, each decoder layer; the root has the others. */
 static void c27_units(void **state)
 {
     static const char *const want[] = {"root",
@@ -409,6 +409,8 @@ static void configs_that_do_not_fit(void **state)
     check_config("fused", "hidden_act", json_string("quick_gelu"), 1, "hidden_act 'quick_gelu'");
     check_config("fused", "model_type", json_string("clip_vision_model"), 1, "'clip_vision_model'");
     check_config("fused", "num_attention_heads", json_integer(3), 1, "multiple of 4 elements");
+    check_config("fused", "image_size", json_integer(4096), 1, "from 1 to 2048");
+    check_config("mlp", "mlp_ratio", json_real(0.001), 0, "no width");
     check_config("mlp", "use_swiglu_ffn", json_true(), 0, "use_swiglu_ffn");
     check_config("mlp", "image_token_id", json_integer(97), -1, "outside the vocabulary");
     check_config("mlp", "image_token_id", json_null(), -1, "key 'image_token_id' is missing");
