@@ -1,16 +1,20 @@
 /* cmd_image.c -- croll image: what a file's pixels are, and what a model's processor makes of them. */
 #include "base/json.h"
 #include "commands/commands.h"
+#include "images/pool.h"
 #include "images/processor.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+enum { MAX_AT_ONCE = 8 }; /* images that are in memory */
+
 typedef struct ask {
     const char *model, *form, *values;
     int64_t limit, min_pixels, max_pixels;
     cr_image_processor processor;
+    cr_image_pool *pool;
     FILE *to; /* of values; NULL: none */
     bool has_failed;
 } ask;
@@ -42,37 +46,36 @@ static cr_status add_patches(ask *a, cr_image *image, cr_buf *line, cr_err *err)
     return status;
 }
 
-static cr_status describe(ask *a, const char *path, cr_buf *line, cr_err *err)
-{
-    cr_image image = {0};
-    cr_buf file = {0};
+/* A file, and where it is decoded. */
+typedef struct entry {
+    const char *path;
+    cr_buf file;
+    cr_image_job *job; /* NULL: the file cannot be read */
+    cr_err why;
+} entry;
 
-    CR_TRY(cr_file_read(path, &file, err));
-    if (cr_image_decode(file.data, file.num_bytes, a->limit, &image, err) != CR_OK) {
-        cr_fail_add(err, "%s", path);
-        goto out;
-    }
+static cr_status describe(ask *a, const entry *e, cr_buf *line, cr_err *err)
+{
+    cr_image *image = e->job ? &e->job->image : NULL;
+
+    if (!image) return cr_fail(err, e->why.status, "%s", e->why.msg);
+    if (e->job->err.status)
+        return cr_fail(err, e->job->err.status, "%s: %s", e->path, e->job->err.msg);
     cr_buf_addf(line, ",\"type\":\"%s\",\"width\":%d,\"height\":%d,\"orientation\":%d",
-                cr_image_type_name(image.type), image.width, image.height, image.orientation);
-    if (a->model)
-        cr_note(add_patches(a, &image, line, err));
-    else
-        cr_note(write_values(a, image.pixels, (size_t)image.width * (size_t)image.height * 3, err));
-out:
-    cr_image_free(&image);
-    cr_buf_free(&file);
-    return err->status;
+                cr_image_type_name(image->type), image->width, image->height, image->orientation);
+    if (a->model) return add_patches(a, image, line, err);
+    return write_values(a, image->pixels, (size_t)image->width * (size_t)image->height * 3, err);
 }
 
 /* A file that cannot be read has a line, too. */
-static cr_status print_line(ask *a, const char *path, cr_err *err)
+static cr_status print_line(ask *a, const entry *e, cr_err *err)
 {
     cr_buf line = {0};
     cr_err why = {0};
 
     cr_buf_adds(&line, "{\"file\":");
-    cr_json_add_string(&line, path, strlen(path));
-    if (describe(a, path, &line, &why) != CR_OK) {
+    cr_json_add_string(&line, e->path, strlen(e->path));
+    if (describe(a, e, &line, &why) != CR_OK) {
         cr_buf_adds(&line, ",\"error\":");
         cr_json_add_string(&line, why.msg, strlen(why.msg));
         a->has_failed = true;
@@ -81,6 +84,30 @@ static cr_status print_line(ask *a, const char *path, cr_err *err)
     if (fwrite(line.data, 1, line.num_bytes, stdout) != line.num_bytes)
         cr_fail(err, CR_EIO, "stdout: %s", strerror(errno));
     cr_buf_free(&line);
+    return err->status;
+}
+
+/* Files that are decoded at the same time. */
+static cr_status describe_some(ask *a, const char *const *paths, size_t num, cr_err *err)
+{
+    entry entries[MAX_AT_ONCE] = {0};
+    cr_image_job jobs[MAX_AT_ONCE] = {0};
+    size_t num_jobs = 0;
+
+    for (size_t i = 0; i < num; i++) {
+        entry *e = &entries[i];
+        e->path = paths[i];
+        if (cr_file_read(e->path, &e->file, &e->why) != CR_OK) continue;
+        e->job = &jobs[num_jobs++];
+        *e->job = (cr_image_job){.data = e->file.data, .num_bytes = e->file.num_bytes};
+    }
+    cr_note(cr_image_pool_decode(a->pool, jobs, num_jobs, err));
+    for (size_t i = 0; i < num; i++) {
+        if (!err->status) cr_note(print_line(a, &entries[i], err));
+        cr_buf_free(&entries[i].file);
+    }
+    for (size_t i = 0; i < num_jobs; i++)
+        cr_image_free(&jobs[i].image);
     return err->status;
 }
 
@@ -109,12 +136,18 @@ static cr_status prepare(ask *a, cr_err *err)
 
 static cr_status describe_all(ask *a, const cr_words *words, cr_err *err)
 {
+    size_t at_once = (size_t)cr_num_cores();
+
     if (words->num == 0) return cr_fail(err, CR_EUSAGE, "give a FILE");
     CR_TRY(prepare(a, err));
     if (a->values && !(a->to = fopen(a->values, "wb")))
         return cr_fail(err, CR_EIO, "%s: %s", a->values, strerror(errno));
-    for (size_t i = 0; i < words->num && err->status == CR_OK; i++)
-        cr_note(print_line(a, words->word[i], err));
+    if (at_once > MAX_AT_ONCE) at_once = MAX_AT_ONCE;
+    a->pool = cr_image_pool_create(at_once, a->limit, CR_IMAGE_SECONDS);
+    for (size_t i = 0; i < words->num && err->status == CR_OK; i += at_once)
+        cr_note(describe_some(a, words->word + i,
+                              words->num - i < at_once ? words->num - i : at_once, err));
+    cr_image_pool_destroy(a->pool);
     if (a->to && fclose(a->to) != 0) cr_fail(err, CR_EIO, "%s: %s", a->values, strerror(errno));
     if (a->has_failed) cr_fail(err, CR_EFORMAT, "some files were bad; their lines say why");
     return err->status;

@@ -1,0 +1,32 @@
+/* pool.h -- images decoded by processes of their own, off the caller's, several at a time.
+ *
+ * Decoders are large libraries that read files of strangers: a worker holds nothing but the file at hand and can do nothing but compute
+ * (sandbox/confine.h). One that crashes, takes too long or too much memory is an error of its image alone, and the next image has
+ * a new worker. What a worker answers is checked, too.
+ *
+ * Workers are forked when they are first needed, from a process that may have threads (they make none), and end with their
+ * parent. Ownership: files are borrowed, images are the caller's. One thread.
+ */
+#ifndef CR_IMAGE_POOL_H
+#define CR_IMAGE_POOL_H
+
+#include "images/image.h"
+
+typedef struct cr_image_pool cr_image_pool;
+
+typedef struct cr_image_job {
+    const void *data; /* a file; borrowed */
+    size_t num_bytes;
+    cr_image image; /* if err says nothing */
+    cr_err err;
+} cr_image_job;
+
+enum { CR_IMAGE_SECONDS = 60 }; /* for one image; the largest take a few */
+
+cr_image_pool *cr_image_pool_create(size_t num_workers, int64_t max_pixels, double max_seconds);
+void cr_image_pool_destroy(cr_image_pool *pool); /* accepts NULL */
+/* All of them. Fails only if there can be no worker. */
+CR_MUST cr_status cr_image_pool_decode(cr_image_pool *pool, cr_image_job *jobs, size_t num,
+                                       cr_err *err);
+
+#endif
