@@ -171,6 +171,36 @@ void cr_json_add_base64(cr_buf *buf, const void *data, size_t num_bytes)
     cr_buf_addc(buf, '"');
 }
 
+static int base64_digit(char c)
+{
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+bool cr_base64_read(const char *text, size_t num_bytes, cr_buf *out)
+{
+    size_t num_pads = 0;
+
+    if (num_bytes % 4) return false;
+    while (num_pads < 2 && num_bytes && text[num_bytes - 1 - num_pads] == '=')
+        num_pads++;
+    cr_buf_reserve(out, out->num_bytes + num_bytes / 4 * 3 + 1);
+    for (size_t i = 0; i < num_bytes; i += 4) {
+        size_t n = i + 4 < num_bytes ? 3 : 3 - num_pads;
+        uint32_t bits = 0;
+        for (size_t k = 0; k < 4; k++) {
+            int d = k <= n ? base64_digit(text[i + k]) : 0;
+            if (d < 0) return false;
+            bits = bits << 6 | (uint32_t)d;
+        }
+        for (size_t k = 0; k < n; k++)
+            cr_buf_addc(out, (char)(bits >> (16 - 8 * k) & 0xff));
+    }
+    return true;
+}
+
 static cr_status check_finite(double x, cr_err *err)
 {
     if (isfinite(x)) return CR_OK;

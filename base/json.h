@@ -29,6 +29,8 @@ CR_MUST cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err)
 void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes);
 /* A string of base64, with its padding. */
 void cr_json_add_base64(cr_buf *buf, const void *data, size_t num_bytes);
+/* Append the bytes of base64 with its padding; false: it is something else. */
+CR_MUST bool cr_base64_read(const char *text, size_t num_bytes, cr_buf *out);
 /* "%.9g" for float32 values, "%.17g" for doubles. CR_ENUMERIC if x is not finite. */
 CR_MUST cr_status cr_json_add_float(cr_buf *buf, float x, cr_err *err);
 CR_MUST cr_status cr_json_add_double(cr_buf *buf, double x, cr_err *err);

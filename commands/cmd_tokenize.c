@@ -5,6 +5,7 @@
 
 typedef struct ask {
     cr_encoder encoder;
+    const char *image_folder;
     bool has_text;
 } ask;
 
@@ -14,6 +15,20 @@ static cr_status encode(void *ctx, const json_t *value, bool is_messages, int32_
     ask *a = ctx;
 
     return cr_encoder_encode(&a->encoder, value, is_messages, ids, num, err);
+}
+
+static void add_images(cr_buf *row, const cr_image_items *items)
+{
+    cr_buf_adds(row, ",\"images\":[");
+    for (size_t i = 0; i < items->num; i++) {
+        const cr_image_item *item = &items->item[i];
+        cr_buf_addf(row,
+                    "%s{\"sha256\":\"%s\",\"width\":%d,\"height\":%d,\"grid\":[%d,%d,%d],"
+                    "\"tokens\":%lld}",
+                    i ? "," : "", item->digest, item->width, item->height, item->grid[0],
+                    item->grid[1], item->grid[2], (long long)item->num_tokens);
+    }
+    cr_buf_addc(row, ']');
 }
 
 static cr_status answer(const ask *a, cr_lines *lines, const cr_line *line, cr_err *err)
@@ -29,6 +44,7 @@ static cr_status answer(const ask *a, cr_lines *lines, const cr_line *line, cr_e
         cr_json_add_string(&row, a->encoder.text.data ? a->encoder.text.data : "",
                            a->encoder.text.num_bytes);
     }
+    if (a->encoder.items.num) add_images(&row, &a->encoder.items);
     cr_buf_addc(&row, '}');
     status = cr_lines_write(lines, &row, err);
     cr_buf_free(&row);
@@ -45,6 +61,7 @@ static cr_status tokenize(ask *a, const cr_words *words, cr_err *err)
 
     if (words->num != 1) return cr_fail(err, CR_EUSAGE, "give one MODEL, a folder");
     CR_TRY(cr_encoder_open(&a->encoder, words->word[0], err));
+    CR_TRY(cr_encoder_open_images(&a->encoder, a->image_folder, err));
     cr_lines_init(&lines, stdin, stdout);
     for (status = CR_OK; status == CR_OK && cr_lines_next(&lines, &rules, &line);) {
         status = answer(a, &lines, &line, err);
@@ -61,6 +78,8 @@ static int run(int argc, char **argv)
     ask a = {0};
     const cr_option options[] = {
         {"text", CR_OPT_FLAG, &a.has_text, NULL, "also the text that was encoded"},
+        {"image-folder", CR_OPT_STRING, &a.image_folder, "DIR",
+         "where paths of images begin, which parts of messages may have (default: no paths)"},
         {"no-special", CR_OPT_FLAG, &a.encoder.has_no_special, NULL,
          "a text without the tokens that the tokenizer adds to it (BOS; default: with them)"},
     };
@@ -81,7 +100,8 @@ const cr_command cr_command_tokenize = {
     "tokenize",
     "tokenize MODEL [--text] [--no-special]",
     "Token ids of texts: JSONL {\"id\",\"text\"} or {\"id\",\"messages\"} on stdin, "
-    "{\"id\",\"input_ids\"} on stdout. Only the tokenizer of MODEL is read.",
+    "{\"id\",\"input_ids\"} on stdout. Only the tokenizer of MODEL is read, and its processor of "
+    "images.",
     "echo '{\"id\":1,\"text\":\"354+3=\"}' | croll tokenize output/quickstart/sft_model",
     run,
 };

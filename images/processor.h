@@ -23,7 +23,8 @@ typedef struct cr_image_processor {
     double rescale_factor, mean[3], std[3];
 } cr_image_processor;
 
-/* CR_EABSENT: the folder has no such file, or a processor that is not there. CR_EFORMAT: the file is wrong. */
+bool cr_image_processor_exists(const char *folder); /* a file of one, whatever is in it */
+/* CR_EABSENT: a processor that is not available. CR_EIO: there is no file. CR_EFORMAT: it is wrong. */
 CR_MUST cr_status cr_image_processor_read(const char *folder, cr_image_processor *out, cr_err *err);
 /* The same from the text of such a file; `what` is its name in errors. */
 CR_MUST cr_status cr_image_processor_parse(const char *text, size_t num_bytes, const char *what,

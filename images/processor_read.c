@@ -182,10 +182,25 @@ out:
     return err->status;
 }
 
+static char *file_of(const char *folder, bool is_newer)
+{
+    return cr_path_join(folder, is_newer ? "processor_config.json" : "preprocessor_config.json");
+}
+
+bool cr_image_processor_exists(const char *folder)
+{
+    char *newer = file_of(folder, true), *older = file_of(folder, false);
+    bool exists = cr_file_exists(newer) || cr_file_exists(older);
+
+    cr_free(newer);
+    cr_free(older);
+    return exists;
+}
+
 cr_status cr_image_processor_read(const char *folder, cr_image_processor *out, cr_err *err)
 {
-    char *newer = cr_path_join(folder, "processor_config.json");
-    char *older = cr_path_join(folder, "preprocessor_config.json");
+    char *newer = file_of(folder, true);
+    char *older = file_of(folder, false);
     bool is_read = false;
 
     *out = (cr_image_processor){0};

@@ -8,8 +8,20 @@ cr_status cr_encoder_open(cr_encoder *e, const char *folder, cr_err *err)
     return cr_tokenizer_open(folder, &e->tokenizer, err);
 }
 
+cr_status cr_encoder_open_images(cr_encoder *e, const char *image_folder, cr_err *err)
+{
+    cr_image_processor processor;
+
+    if (!cr_image_processor_exists(e->folder)) return CR_OK;
+    CR_TRY(cr_image_processor_read(e->folder, &processor, err));
+    e->images = cr_image_reader_create(&processor, image_folder);
+    return CR_OK;
+}
+
 void cr_encoder_close(cr_encoder *e)
 {
+    cr_image_reader_destroy(e->images);
+    cr_image_items_free(&e->items);
     cr_tokenizer_close(e->tokenizer);
     cr_chat_close(e->chat);
     cr_buf_free(&e->text);
@@ -33,15 +45,30 @@ cr_status cr_encode_text(const cr_tokenizer *tokenizer, const char *text, size_t
     return CR_OK;
 }
 
+/* Messages to e->text. */
+static cr_status render(cr_encoder *e, const json_t *messages, cr_err *err)
+{
+    cr_buf text = {0};
+
+    if (!e->chat) CR_TRY(cr_chat_open(e->folder, &e->chat, err));
+    if (!e->images) return cr_chat_render(e->chat, NULL, messages, true, &e->text, err);
+    CR_TRY(cr_image_reader_read(e->images, messages, NULL, &e->items, err));
+    if (cr_chat_render(e->chat, NULL, e->items.messages, true, &text, err) == CR_OK)
+        cr_note(cr_image_items_expand(&e->items, text.data ? text.data : "", text.num_bytes,
+                                      &e->text, err));
+    cr_buf_free(&text);
+    return err->status;
+}
+
 cr_status cr_encoder_encode(cr_encoder *e, const json_t *text, bool is_messages, int32_t **ids,
                             size_t *num, cr_err *err)
 {
     *ids = NULL;
     *num = 0;
     cr_buf_clear(&e->text);
+    cr_image_items_free(&e->items);
     if (is_messages) {
-        if (!e->chat) CR_TRY(cr_chat_open(e->folder, &e->chat, err));
-        CR_TRY(cr_chat_render(e->chat, NULL, text, /*add_generation_prompt=*/true, &e->text, err));
+        CR_TRY(render(e, text, err));
     } else {
         cr_buf_add(&e->text, json_string_value(text), json_string_length(text));
     }

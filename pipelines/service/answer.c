@@ -7,35 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- base64 of float32 ---- */
-
-static int digit(char c)
-{
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-/* Exactly num floats, little-endian; false: it is something else. */
+/* Exactly num floats, little-endian, in base64; false: it is something else. */
 static bool read_floats(const char *text, size_t num_bytes, size_t num, cr_buf *out)
 {
-    const size_t want = num * sizeof(float), whole = want / 3 * 4, rest = want % 3;
-
     cr_buf_clear(out);
-    if (num_bytes != whole + (rest ? 4 : 0)) return false;
-    for (size_t i = 0; i < num_bytes; i += 4) {
-        size_t n = i < whole ? 3 : rest;
-        uint32_t bits = 0;
-        for (size_t k = 0; k < 4; k++) {
-            int d = k <= n ? digit(text[i + k]) : text[i + k] == '=' ? 0 : -1;
-            if (d < 0) return false;
-            bits = bits << 6 | (uint32_t)d;
-        }
-        for (size_t k = 0; k < n; k++)
-            cr_buf_addc(out, (char)(bits >> (16 - 8 * k) & 0xff));
-    }
-    return true;
+    return num_bytes == (num * sizeof(float) + 2) / 3 * 4 && cr_base64_read(text, num_bytes, out) &&
+           out->num_bytes == num * sizeof(float);
 }
 
 /* ---- answers ---- */

@@ -1,5 +1,6 @@
 #!/bin/bash
 # croll image: a line for each file, also for a bad one; sizes, grids and values with a model's processor; options that are refused.
+# croll tokenize: chats with images: their placeholders, and what is refused.
 . tests/e2e/run.inc
 mkdir $tmp/model
 files=tests/parity/images
@@ -50,3 +51,42 @@ refused 'cannot open' $files/png_rgb.png --model $tmp
 refused 'from 1 to' $files/png_rgb.png --limit 0
 "$CROLL" image $files/png_rgb.png --limit 269 >$tmp/out 2>$tmp/log && fail "a limit that is too small"
 grep -q '9 x 30 pixels, more than the 269' $tmp/out || fail "$(cat $tmp/out)"
+
+# chats: each placeholder as often as its image has tokens
+scripts/make_sums $tmp/sums >/dev/null
+mv $tmp/sums/model $tmp/words
+cp $tmp/model/processor_config.json $tmp/words
+cat >$tmp/words/chat_template.jinja <<'END'
+{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %};{% endfor %}
+END
+python3 - $files >$tmp/chats <<'PY'
+import base64, json, sys
+data = base64.b64encode(open(sys.argv[1] + "/webp_lossy.webp", "rb").read()).decode()
+image = lambda value: dict(type="image", image=value)
+for id, parts in dict(one=[image("png_rgb.png"), dict(type="text", text="a")], two=[dict(type="text", text="b"), image("png_rgb.png"),
+        dict(type="image_url", image_url=dict(url="data:image/webp;base64," + data))], missing=[image("none.png")], text="only text",
+        outside=[image("../parquet_files.py")], none=[dict(type="text", text="<|image_pad|>")]).items():
+    print(json.dumps(dict(id=id, messages=[dict(role="user", content=parts)])))
+PY
+"$CROLL" tokenize $tmp/words --text --image-folder $files <$tmp/chats >$tmp/ids 2>$tmp/log && fail "bad lines"
+python3 - $tmp/ids $files <<'PY' || fail "$(cat $tmp/ids)"
+import hashlib, json, sys
+lines = {line["id"]: line for line in map(json.loads, open(sys.argv[1]))}
+cases = {c["file"]: c for c in json.load(open(sys.argv[2] + "/images.json"))["cases"]}
+def check(id, text, *names):
+    line = lines[id]
+    parts = text.split("@")
+    for image, name in zip(line.get("images", []), names, strict=True):
+        want = next(p["grid"] for p in cases[name]["processed"] if p["model"] == "small")
+        assert image["grid"] == want and image["tokens"] == want[1] * want[2] // 4, line
+        assert image["sha256"] == hashlib.sha256(open(f"{sys.argv[2]}/{name}", "rb").read()).hexdigest(), line
+        parts[0] += "<|vision_start|>" + "<|image_pad|>" * image["tokens"] + "<|vision_end|>" + parts.pop(1)
+    assert line["text"] == parts[0], line
+check("one", "user:@a;", "png_rgb.png")
+check("two", "user:b@@;", "png_rgb.png", "webp_lossy.webp")
+check("text", "user:only text;")
+for id, why in dict(missing="message 1, image 1: none.png: No such file", outside="it leads out of image_folder", none="has 1 placeholders").items():
+    assert why in lines[id]["error"], lines[id]
+PY
+head -n 1 $tmp/chats | "$CROLL" tokenize $tmp/words >$tmp/ids 2>$tmp/log && fail "a path without a folder"
+grep -q 'there is no image_folder' $tmp/ids || fail "$(cat $tmp/ids)"

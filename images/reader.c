@@ -1,0 +1,291 @@
+/* reader.c -- see reader.h. */
+#include "images/reader.h"
+#include "images/pool.h"
+#include "images/source.h"
+
+#include <string.h>
+
+#define TAG      "<image>" /* of ROLL's rows */
+#define TAG_TEXT "<|vision_start|>" CR_IMAGE_PLACEHOLDER "<|vision_end|>"
+
+enum { MAX_AT_ONCE = 8 };
+
+struct cr_image_reader {
+    cr_image_processor processor;
+    const char *folder;
+    cr_image_pool *pool;
+    size_t at_once;
+    json_t *sizes; /* digest to [width, height] of what was decoded before */
+};
+
+/* A place for an image. */
+typedef struct place {
+    const json_t *value; /* borrowed */
+    size_t message;      /* from 1 */
+} place;
+
+/* A chat on its way. */
+typedef struct chat {
+    const json_t *images; /* the column; NULL: none */
+    size_t num_used;      /* of it */
+    place *places;
+    size_t num, capacity, message;
+} chat;
+
+cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, const char *folder)
+{
+    cr_image_reader *r = CR_NEW(cr_image_reader);
+    int num_cores = cr_num_cores();
+
+    r->processor = *processor;
+    r->folder = folder;
+    r->at_once = num_cores < MAX_AT_ONCE ? (size_t)num_cores : MAX_AT_ONCE;
+    r->pool = cr_image_pool_create(r->at_once, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
+    r->sizes = json_object();
+    return r;
+}
+
+void cr_image_reader_destroy(cr_image_reader *r)
+{
+    if (!r) return;
+    cr_image_pool_destroy(r->pool);
+    json_decref(r->sizes);
+    cr_free(r);
+}
+
+/* ---- places ---- */
+
+static cr_status add_place(chat *c, const json_t *value, cr_err *err)
+{
+    if (!value && c->images) {
+        value = json_is_array(c->images) ? json_array_get(c->images, c->num_used)
+                : c->num_used            ? NULL
+                                         : c->images;
+        c->num_used++;
+    }
+    if (!value)
+        return cr_fail(err, CR_EFORMAT, "message %zu: a place without an image%s", c->message,
+                       c->images ? ": the column has no further one" : "");
+    if (c->num == CR_IMAGES_A_CHAT)
+        return cr_fail(err, CR_EFORMAT, "more than %d images", CR_IMAGES_A_CHAT);
+    c->places = cr_grow(c->places, c->num, &c->capacity, sizeof *c->places);
+    c->places[c->num++] = (place){value, c->message};
+    return CR_OK;
+}
+
+/* A text for the template, with tags as the template would have written a place; a new reference. */
+static cr_status take_text(chat *c, const json_t *text, json_t **out, cr_err *err)
+{
+    const char *at = json_string_value(text), *end = at + json_string_length(text), *tag;
+    cr_buf with = {0};
+
+    *out = NULL;
+    if (!c->images) {
+        *out = json_incref((json_t *)(uintptr_t)text);
+        return CR_OK;
+    }
+    while ((tag = memmem(at, (size_t)(end - at), TAG, sizeof TAG - 1)) != NULL) {
+        CR_TRY_GOTO(out, add_place(c, NULL, err));
+        cr_buf_add(&with, at, (size_t)(tag - at));
+        cr_buf_adds(&with, TAG_TEXT);
+        at = tag + sizeof TAG - 1;
+    }
+    cr_buf_add(&with, at, (size_t)(end - at));
+    *out = json_stringn(with.data, with.num_bytes);
+out:
+    cr_buf_free(&with);
+    return err->status;
+}
+
+static cr_status take_part(chat *c, json_t *part, json_t **out, cr_err *err)
+{
+    static const char *const names[] = {"image", "image_url", "path", "url", "base64"};
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const json_t *value = NULL, *text = json_object_get(part, "text");
+    json_t *changed;
+
+    *out = NULL;
+    if (type && (strcmp(type, "image") == 0 || strcmp(type, "image_url") == 0)) {
+        for (size_t i = 0; i < CR_COUNT(names) && !value; i++) {
+            value = json_object_get(part, names[i]);
+            if (json_is_null(value)) value = NULL;
+        }
+        CR_TRY(add_place(c, value, err));
+        *out = json_pack("{s:s}", "type", "image");
+        return CR_OK;
+    }
+    if (type && strcmp(type, "text") != 0)
+        return cr_fail(err, CR_EFORMAT, "message %zu has a part of type '%.20s', not text or image",
+                       c->message, type);
+    if (!json_is_string(text)) {
+        *out = json_incref(part);
+        return CR_OK;
+    }
+    CR_TRY(take_text(c, text, &changed, err));
+    *out = json_copy(part);
+    json_object_set_new(*out, "text", changed);
+    return CR_OK;
+}
+
+/* A message whose content has no data of images; a new reference. */
+static cr_status take_message(chat *c, json_t *message, json_t **out, cr_err *err)
+{
+    json_t *content = json_object_get(message, "content"), *changed = NULL, *part, *taken;
+    size_t i;
+
+    *out = NULL;
+    if (json_is_array(content)) {
+        changed = json_array();
+        json_array_foreach(content, i, part)
+        {
+            CR_TRY_GOTO(out, take_part(c, part, &taken, err));
+            json_array_append_new(changed, taken);
+        }
+    } else if (json_is_string(content)) {
+        CR_TRY_GOTO(out, take_text(c, content, &changed, err));
+    }
+    *out = changed ? json_copy(message) : json_incref(message);
+    if (changed) json_object_set(*out, "content", changed);
+out:
+    json_decref(changed);
+    return err->status;
+}
+
+static cr_status find_places(chat *c, const json_t *messages, json_t *to, cr_err *err)
+{
+    json_t *message, *taken;
+    size_t i;
+
+    json_array_foreach(messages, i, message)
+    {
+        c->message = i + 1;
+        CR_TRY(take_message(c, message, &taken, err));
+        json_array_append_new(to, taken);
+    }
+    i = json_is_array(c->images) ? json_array_size(c->images) : c->images != NULL;
+    if (c->num_used == i) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "the column has %zu images, the messages have places for %zu",
+                   i, c->num_used);
+}
+
+/* ---- files ---- */
+
+static cr_status name_place(const chat *c, size_t i, cr_err *err)
+{
+    return cr_fail_add(err, "message %zu, image %zu", c->places[i].message, i + 1);
+}
+
+/* The size of an image of that digest, if it was decoded before. */
+static bool find_size(const cr_image_reader *r, cr_image_item *item)
+{
+    const json_t *size = json_object_get(r->sizes, item->digest);
+
+    item->width = (int)json_integer_value(json_array_get(size, 0));
+    item->height = (int)json_integer_value(json_array_get(size, 1));
+    return size != NULL;
+}
+
+/* Images [first, first + num): decoded, if they are new. */
+static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size_t num,
+                           cr_image_items *out, size_t *num_bytes, cr_err *err)
+{
+    cr_image_job jobs[MAX_AT_ONCE] = {0};
+    cr_buf files[MAX_AT_ONCE] = {0};
+    size_t at[MAX_AT_ONCE], num_jobs = 0;
+
+    for (size_t i = first; i < first + num && !err->status; i++) {
+        cr_buf *file = &files[i - first];
+        cr_image_item *item = &out->item[i];
+        if (cr_image_source_read(c->places[i].value, r->folder, file, err) != CR_OK)
+            name_place(c, i, err);
+        else if ((*num_bytes += file->num_bytes) > CR_IMAGE_BYTES_A_CHAT)
+            cr_fail(err, CR_EFORMAT, "the images have more than %d bytes", CR_IMAGE_BYTES_A_CHAT);
+        cr_digest_bytes(file->data ? file->data : "", file->num_bytes, item->digest);
+        if (err->status || find_size(r, item)) continue;
+        jobs[num_jobs] = (cr_image_job){.data = file->data, .num_bytes = file->num_bytes};
+        at[num_jobs++] = i;
+    }
+    if (!err->status) cr_note(cr_image_pool_decode(r->pool, jobs, num_jobs, err));
+    for (size_t k = 0; k < num_jobs; k++) {
+        cr_image_item *item = &out->item[at[k]];
+        if (!err->status && jobs[k].err.status) {
+            cr_fail(err, jobs[k].err.status, "%s", jobs[k].err.msg);
+            name_place(c, at[k], err);
+        }
+        item->width = jobs[k].image.width;
+        item->height = jobs[k].image.height;
+        if (!err->status)
+            json_object_set_new(r->sizes, item->digest,
+                                json_pack("[i,i]", item->width, item->height));
+        cr_image_free(&jobs[k].image);
+    }
+    for (size_t i = 0; i < num; i++)
+        cr_buf_free(&files[i]);
+    return err->status;
+}
+
+static cr_status count_tokens(const cr_image_reader *r, const chat *c, cr_image_items *items,
+                              cr_err *err)
+{
+    const cr_image_processor *p = &r->processor;
+
+    for (size_t i = 0; i < items->num; i++) {
+        cr_image_item *item = &items->item[i];
+        int width, height;
+        if (cr_image_target(p, item->width, item->height, &width, &height, err) != CR_OK)
+            return name_place(c, i, err);
+        item->grid[0] = 1;
+        item->grid[1] = height / p->patch_size;
+        item->grid[2] = width / p->patch_size;
+        item->num_tokens = (int64_t)item->grid[1] * item->grid[2] / (p->merge_size * p->merge_size);
+    }
+    return CR_OK;
+}
+
+cr_status cr_image_reader_read(cr_image_reader *r, const json_t *messages, const json_t *images,
+                               cr_image_items *out, cr_err *err)
+{
+    chat c = {.images = json_is_null(images) ? NULL : images};
+    size_t num_bytes = 0;
+
+    *out = (cr_image_items){.messages = json_array()};
+    CR_TRY_GOTO(out, find_places(&c, messages, out->messages, err));
+    out->num = c.num;
+    out->item = CR_NEW_ARRAY(cr_image_item, c.num);
+    for (size_t i = 0; i < c.num; i += r->at_once) {
+        size_t num = c.num - i < r->at_once ? c.num - i : r->at_once;
+        CR_TRY_GOTO(out, read_some(r, &c, i, num, out, &num_bytes, err));
+    }
+    cr_note(count_tokens(r, &c, out, err));
+out:
+    cr_free(c.places);
+    if (err->status) cr_image_items_free(out);
+    return err->status;
+}
+
+void cr_image_items_free(cr_image_items *items)
+{
+    cr_free(items->item);
+    json_decref(items->messages);
+    *items = (cr_image_items){0};
+}
+
+cr_status cr_image_items_expand(const cr_image_items *items, const char *text, size_t num_bytes,
+                                cr_buf *out, cr_err *err)
+{
+    static const char pad[] = CR_IMAGE_PLACEHOLDER;
+    const char *end = text + num_bytes, *at;
+    size_t num = 0;
+
+    for (; (at = memmem(text, (size_t)(end - text), pad, sizeof pad - 1)); num++) {
+        cr_buf_add(out, text, (size_t)(at - text));
+        for (int64_t k = 0; num < items->num && k < items->item[num].num_tokens; k++)
+            cr_buf_adds(out, pad);
+        text = at + sizeof pad - 1;
+    }
+    cr_buf_add(out, text, (size_t)(end - text));
+    if (num == items->num) return CR_OK;
+    return cr_fail(err, CR_EFORMAT,
+                   "the rendered chat has %zu placeholders " CR_IMAGE_PLACEHOLDER " for %zu images",
+                   num, items->num);
+}

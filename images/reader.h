@@ -1,0 +1,49 @@
+/* reader.h -- the images of a chat: found in its messages, read, checked, and counted in tokens.
+ *
+ * A place for an image is a part of a message, {"type": "image", ..} or {"type": "image_url", ..}, which has the image (image, image_url, path,
+ * url, base64) or takes the next one of the column `images`; with such a column the text <image> is one, too (ROLL's rows). Images
+ * of the column and places must be equally many. The chat template then sees parts without data; each placeholder that it
+ * writes becomes as many as its image has tokens.
+ *
+ * Images are decoded by workers (images/pool.h). Of an image that was seen before, by the digest of its bytes, the size is known.
+ *
+ * Ownership: items are the caller's. One thread.
+ */
+#ifndef CR_IMAGE_READER_H
+#define CR_IMAGE_READER_H
+
+#include "base/digest.h"
+#include "base/json.h"
+#include "images/processor.h"
+
+#define CR_IMAGE_PLACEHOLDER "<|image_pad|>" /* of Qwen's templates */
+
+enum { CR_IMAGES_A_CHAT = 512, CR_IMAGE_BYTES_A_CHAT = 256 << 20 };
+
+typedef struct cr_image_reader cr_image_reader;
+
+typedef struct cr_image_item {
+    char digest[CR_DIGEST_TEXT]; /* of its file */
+    int width, height;           /* upright */
+    int32_t grid[3];             /* of patches, after resizing */
+    int64_t num_tokens;
+} cr_image_item;
+
+typedef struct cr_image_items {
+    cr_image_item *item; /* [num] in the order of places */
+    size_t num;
+    json_t *messages; /* for the template */
+} cr_image_items;
+
+/* folder: image_folder, or NULL; borrowed. */
+cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, const char *folder);
+void cr_image_reader_destroy(cr_image_reader *reader); /* accepts NULL */
+/* images: the column, a list or one image; NULL: none. CR_EFORMAT, CR_EIO, CR_EARG: "message 2, image 3: why". */
+CR_MUST cr_status cr_image_reader_read(cr_image_reader *reader, const json_t *messages,
+                                       const json_t *images, cr_image_items *out, cr_err *err);
+void cr_image_items_free(cr_image_items *items);
+/* Append text with its placeholders repeated. CR_EFORMAT: they are not as many as the images. */
+CR_MUST cr_status cr_image_items_expand(const cr_image_items *items, const char *text,
+                                        size_t num_bytes, cr_buf *out, cr_err *err);
+
+#endif

@@ -1,0 +1,289 @@
+/* images_reader.c -- images of chats: every way to name one, places and their order, placeholders; paths that lead out of their folder, what is
+ * no file, missing or damaged, too many: refused with the message and the image, and memory stays bounded.
+ */
+#include "base/children.h"
+#include "images/reader.h"
+#include "images/source.h"
+
+#include "tests/check_near.h"
+#include "tests/temp_folder.h"
+
+#include "tests/ok.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILES  "tests/parity/images/"
+#define VISION "<|vision_start|><|image_pad|><|vision_end|>"
+static cr_buf png;       /* 9 x 30 */
+static char *png_base64; /* with quotes */
+static const cr_image_processor small = {.patch_size = 2,
+                                         .merge_size = 2,
+                                         .temporal_patch_size = 2,
+                                         .min_pixels = 64,
+                                         .max_pixels = 1024,
+                                         .has_resize = true};
+
+static json_t *parse(const char *format, ...)
+{
+    va_list args;
+    char *text = NULL;
+    json_t *out;
+
+    va_start(args, format);
+    assert_true(vasprintf(&text, format, args) > 0);
+    va_end(args);
+    OK(cr_json_parse(text, strlen(text), NULL, &out, &err));
+    free(text);
+    return out;
+}
+
+static int setup(void **state)
+{
+    cr_buf text = {0};
+
+    OK(cr_file_read(FILES "png_rgb.png", &png, &err));
+    cr_json_add_base64(&text, png.data, png.num_bytes);
+    png_base64 = text.data;
+    return make_temp_folder(state);
+}
+
+static int teardown(void **state)
+{
+    cr_buf_free(&png);
+    cr_free(png_base64);
+    return remove_temp_folder(state);
+}
+
+/* The folder images/ with a file and ways out of it. */
+static char *make_folder(void)
+{
+    char *folder = cr_path_join(temp_folder, "images"), path[300];
+
+    OK(cr_mkdirs(folder, &err));
+    snprintf(path, sizeof path, "%s/a.png", folder);
+    OK(cr_file_write_atomic(path, png.data, png.num_bytes, &err));
+    snprintf(path, sizeof path, "%s/secret.png", temp_folder);
+    OK(cr_file_write_atomic(path, png.data, png.num_bytes, &err));
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(symlink(path, "absolute.png"), 0);
+    assert_int_equal(symlink("../secret.png", "relative.png"), 0);
+    assert_int_equal(symlink("a.png", "inside.png"), 0);
+    assert_int_equal(symlink("..", "up"), 0);
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    assert_int_equal(mkdir("folder", 0700), 0);
+    return folder;
+}
+
+static void sources(void **state)
+{
+    char here[400], *folder;
+    const struct {
+        const char *value, *why; /* $: base64 with quotes, @: the folder */
+    } cases[] = {{"\"a.png\"", NULL},
+                 {"\"inside.png\"", NULL},
+                 {"\"@/a.png\"", NULL},
+                 {"\"folder/../a.png\"", NULL},
+                 {"$", NULL},
+                 {"{\"bytes\":$,\"path\":\"none.png\"}", NULL},
+                 {"{\"bytes\":null,\"path\":\"a.png\"}", NULL},
+                 {"{\"url\":\"data:image/png;base64,#\"}", NULL},
+                 {"\"none.png\"", "none.png: No such file"},
+                 {"\"absolute.png\"", "absolute.png: it leads out of image_folder"},
+                 {"\"relative.png\"", "relative.png: it leads out of image_folder"},
+                 {"\"../secret.png\"", "it leads out of image_folder"},
+                 {"\"up/secret.png\"", "it leads out of image_folder"},
+                 {"\"/etc/passwd\"", "it leads out of image_folder"},
+                 {"\"@/../secret.png\"", "it leads out of image_folder"},
+                 {"\"folder\"", "folder is no file"},
+                 {"\"pipe\"", "pipe is no file"},
+                 {"\"\"", "No such file"},
+                 {"\"http://127.0.0.1/a.png\"", "nothing is fetched"},
+                 {"\"data:image/png,abc\"", "no data URI with base64"},
+                 {"\"data:image/png;base64,iVBOR*==\"", "base64 is not valid"},
+                 {"\"iVBORw0KGgo\"", "base64 is not valid"},
+                 {"{\"bytes\":\"abc\"}", "base64 is not valid"},
+                 {"{\"bytes\":3}", "neither text nor an object"},
+                 {"[]", "neither text nor an object"},
+                 {"null", "neither text nor an object"},
+                 {"\"a\\u0000b\"", "has a NUL"}};
+
+    assert_non_null(getcwd(here, sizeof here));
+    (void)state;
+    folder = make_folder();
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        cr_buf text = {0}, out = {0};
+        json_t *value = NULL;
+        for (const char *c = cases[i].value; *c; c++)
+            if (*c == '$')
+                cr_buf_adds(&text, png_base64);
+            else if (*c == '#')
+                cr_buf_add(&text, png_base64 + 1, strlen(png_base64) - 2);
+            else if (*c == '@')
+                cr_buf_adds(&text, folder);
+            else
+                cr_buf_addc(&text, *c);
+        OK(cr_json_parse(text.data, text.num_bytes, NULL, &value, &err));
+        err = (cr_err){0};
+        cr_note(cr_image_source_read(value, folder, &out, &err));
+        if (cases[i].why ? !err.status || !strstr(err.msg, cases[i].why) : err.status != CR_OK)
+            fail_msg("%s: %s", cases[i].value, err.msg);
+        if (!cases[i].why) {
+            assert_int_equal(out.num_bytes, png.num_bytes);
+            assert_memory_equal(out.data, png.data, png.num_bytes);
+        }
+        json_decref(value);
+        cr_buf_free(&text);
+        cr_buf_free(&out);
+    }
+    err = (cr_err){0};
+    assert_int_equal(chdir(here), 0);
+    cr_free(folder);
+}
+
+/* Parts and tags in their order; data are gone from what the template sees. */
+static void chats(void **state)
+{
+    cr_image_reader *reader = cr_image_reader_create(&small, FILES);
+    json_t *messages =
+        parse("[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":["
+              "{\"type\":\"image\",\"image\":\"jpeg_420.jpeg\"},{\"type\":\"text\",\"text\":\"x "
+              "<image>y\"},"
+              "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,%.*s\"}},"
+              "{\"type\":\"image\",\"image\":null}]},{\"role\":\"user\",\"content\":\"<image>z\"}]",
+              (int)strlen(png_base64) - 2, png_base64 + 1);
+    json_t *column = parse("[{\"bytes\":%s},\"png_rgb.png\",\"jpeg_420.jpeg\"]", png_base64);
+    json_t *want = parse("[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":["
+                         "{\"type\":\"image\"},{\"type\":\"text\",\"text\":\"x " VISION "y\"},"
+                         "{\"type\":\"image\"},{\"type\":\"image\"}]},"
+                         "{\"role\":\"user\",\"content\":\"" VISION "z\"}]");
+    const int widths[] = {19, 9, 9, 9, 19}, tokens[] = {15, 16, 16, 16, 15};
+    cr_image_items items;
+    cr_buf text = {0};
+
+    (void)state;
+    OK(cr_image_reader_read(reader, messages, column, &items, &err));
+    assert_int_equal(items.num, 5);
+    for (size_t i = 0; i < 5; i++) {
+        assert_int_equal(items.item[i].width, widths[i]);
+        assert_int_equal(items.item[i].num_tokens, tokens[i]);
+        assert_int_equal(items.item[i].grid[1] * items.item[i].grid[2], 4 * tokens[i]);
+        assert_true((strcmp(items.item[i].digest, items.item[0].digest) == 0) == (widths[i] == 19));
+    }
+    assert_true(json_equal(items.messages, want));
+    items.num = 2;
+    items.item[0].num_tokens = 2;
+    items.item[1].num_tokens = 3;
+    OK(cr_image_items_expand(&items, "a<|image_pad|>b<|image_pad|>", 28, &text, &err));
+    assert_string_equal(text.data,
+                        "a<|image_pad|><|image_pad|>b<|image_pad|><|image_pad|><|image_pad|>");
+    assert_int_equal(cr_image_items_expand(&items, "<|image_pad|>", 13, &text, &err), CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "has 1 placeholders <|image_pad|> for 2 images"));
+    cr_buf_free(&text);
+    cr_image_items_free(&items);
+    /* without a column a tag is text */
+    json_decref(messages);
+    messages = parse("[{\"role\":\"user\",\"content\":\"<image>z\"}]");
+    err = (cr_err){0};
+    OK(cr_image_reader_read(reader, messages, NULL, &items, &err));
+    assert_true(items.num == 0 && json_equal(items.messages, messages));
+    cr_image_items_free(&items);
+    json_decref(messages);
+    json_decref(column);
+    json_decref(want);
+    cr_image_reader_destroy(reader);
+}
+
+static void refused(void **state)
+{
+    const struct {
+        const char *messages, *column, *why;
+    } cases[] = {
+        {"[{'content':[{'type':'image','image':'png_rgb.png'},{'type':'image','image':'none'}]}]",
+         NULL, "message 1, image 2: none: No such file"},
+        {"[{'content':'a'},{'content':[{'type':'image'}]}]", NULL,
+         "message 2: a place without an image"},
+        {"[{'content':'<image><image>'}]", "['png_rgb.png']", "the column has no further one"},
+        {"[{'content':'<image>'}]", "['png_rgb.png','png_rgb.png']",
+         "the column has 2 images, the messages have places for 1"},
+        {"[{'content':'a'}]", "'png_rgb.png'", "the column has 1 images"},
+        {"[{'content':[{'type':'video','video':'x'}]}]", NULL, "a part of type 'video'"},
+        {"[{'content':'a'},{'content':[{'type':'image','image':'png_rgb.png'},"
+         "{'type':'image','image':'images.json'}]}]",
+         NULL, "message 2, image 2: it is something else"},
+    };
+    cr_image_reader *reader = cr_image_reader_create(&small, FILES);
+    json_t *known = parse("[{\"content\":\"<image>\"}]"), *name = json_string("png_rgb.png");
+    cr_image_items items;
+
+    (void)state;
+    OK(cr_image_reader_read(reader, known, name, &items, &err));
+    cr_image_items_free(&items);
+    json_decref(known);
+    json_decref(name);
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        json_t *messages, *column = NULL;
+        char *text = cr_strdup(cases[i].messages);
+        for (char *c = text; *c; c++)
+            if (*c == '\'') *c = '"';
+        messages = parse("%s", text);
+        cr_free(text);
+        text = cr_strdup(cases[i].column ? cases[i].column : "null");
+        for (char *c = text; *c; c++)
+            if (*c == '\'') *c = '"';
+        OK(cr_json_parse(text, strlen(text), NULL, &column, &err));
+        cr_free(text);
+        assert_int_not_equal(cr_image_reader_read(reader, messages, column, &items, &err), CR_OK);
+        if (!strstr(err.msg, cases[i].why)) fail_msg("case %zu: %s", i, err.msg);
+        assert_true(!items.item && !items.messages);
+        err = (cr_err){0};
+        json_decref(messages);
+        json_decref(column);
+    }
+    cr_image_reader_destroy(reader);
+}
+
+/* As many as are allowed, of which one is decoded; 10,000. */
+static void many(void **state)
+{
+    cr_image_reader *reader = cr_image_reader_create(&small, FILES);
+    struct rusage before, after;
+    cr_image_items items;
+
+    (void)state;
+    getrusage(RUSAGE_SELF, &before);
+    for (size_t num = 512; num <= 10000; num += 10000 - 512) {
+        json_t *messages = parse("[{\"role\":\"user\",\"content\":[]}]");
+        json_t *parts = json_object_get(json_array_get(messages, 0), "content");
+        for (size_t i = 0; i < num; i++)
+            json_array_append_new(parts, parse("{\"type\":\"image\",\"image\":\"png_rgb.png\"}"));
+        if (num == 512) {
+            OK(cr_image_reader_read(reader, messages, NULL, &items, &err));
+            assert_true(items.num == num && items.item[511].num_tokens == 16);
+            cr_image_items_free(&items);
+            cr_kill_children(getpid()); /* the size is known: no worker is asked */
+            OK(cr_image_reader_read(reader, messages, NULL, &items, &err));
+            cr_image_items_free(&items);
+        } else {
+            assert_int_equal(cr_image_reader_read(reader, messages, NULL, &items, &err),
+                             CR_EFORMAT);
+            assert_string_equal(err.msg, "more than 512 images");
+        }
+        json_decref(messages);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10); /* KiB */
+    cr_image_reader_destroy(reader);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sources), cmocka_unit_test(chats),
+                                       cmocka_unit_test(refused), cmocka_unit_test(many)};
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
