@@ -11,12 +11,13 @@ first head of the critic comes from files, in Transformers' and in TRL's form. P
 to the largest value of their kind. Exits 1 if one is above --tolerance.
 Needs the Python packages torch and transformers, and a MODEL with a tokenizer (the quickstart's sft_model).
 """
-import argparse, json, os, pathlib, subprocess, sys, tempfile
+import json, os, pathlib, sys
 
 here = sys.path.pop(0)
 import safetensors.torch, torch, transformers
 
 sys.path.append(here)
+import runs
 from policy_loss import aggregate, token_loss
 from run_losses import DEFAULTS, Follower
 
@@ -226,41 +227,18 @@ def make_critics(model, home):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--croll", default="build/release/croll")
-    p.add_argument("--model", required=True)
-    p.add_argument("--only", default="")
-    p.add_argument("--steps", type=int, default=5)
-    p.add_argument("--tolerance", type=float, default=1e-5)
-    p.add_argument("--keep", help="a folder for the runs")
-    a = p.parse_args()
-    home = pathlib.Path(a.keep or tempfile.mkdtemp()).absolute()
-    home.mkdir(exist_ok=True)
-    make_critics(a.model, home)
-    with open(home / "rows.jsonl", "w") as f:
-        for i in range(96):
-            f.write(json.dumps(dict(id=str(i), tag="own", prompt=f"the sum of {i * 7 % 100} and {i % 10} is ", ground_truth="")) + "\n")
-    (home / "score").write_text(SCORER)
-    os.chmod(home / "score", 0o755)
-    (home / "run.yaml").write_text(YAML.format(model=os.path.abspath(a.model), out=home / "unused", home=home, steps=a.steps))
-    bad = 0
-    for number, case in enumerate(cases()):
-        words = [w.replace("{home}", str(home)) for w in overrides(case)]
-        if a.only not in " ".join(words):
-            continue
-        run = home / f"case{number}"
-        done = subprocess.run([a.croll, "run", str(home / "run.yaml"), f"output_dir={run}", "--overwrite"] + words,
-                              capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            print("FAILED", " ".join(words), done.stderr[-900:])
-            bad += 1
-            continue
-        worst, seen = follow(case, a.model, home, run)
+    a = runs.arguments(__doc__, 5, 1e-5)
+    make_critics(a.model, a.home)
+    runs.prepare(a, YAML, SCORER, [dict(id=str(i), tag="own", prompt=f"the sum of {i * 7 % 100} and {i % 10} is ", ground_truth="") for i in range(96)])
+
+    def check(case, run, words):
+        worst, seen = follow(case, a.model, a.home, run)
         over = [k for k, v in worst.items() if not v <= a.tolerance]
-        bad += len(over) > 0
         print(" ".join(words), seen)
         print("   ", ", ".join(f"{k} {v:.1e}{' !' if k in over else ''}" for k, v in worst.items()), flush=True)
-    return bad > 0
+        return not over
+
+    return runs.each(a, cases(), lambda case: [w.replace("{home}", str(a.home)) for w in overrides(case)], check) > 0
 
 
 if __name__ == "__main__":

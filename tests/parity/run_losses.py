@@ -11,12 +11,13 @@ ten steps with weights of sequences: AdamW makes steps of full size of gradients
 adds up, of the gradient's norm relative to itself. Exits 1 if one is above --tolerance.
 Needs the Python packages torch and transformers, and a MODEL with a tokenizer (croll init, stories260k).
 """
-import argparse, json, os, pathlib, subprocess, sys, tempfile
+import json, sys
 
 here = sys.path.pop(0)  # it has a tokenizers.py of its own
 import safetensors.torch, torch, transformers
 
 sys.path.append(here)
+import runs
 from policy_loss import aggregate, row_mean, token_loss
 
 torch.set_default_dtype(torch.float64)
@@ -174,7 +175,7 @@ class Follower:
             entropy[i, :len(at)] = -(every[i, at].exp() * every[i, at]).sum(-1)
         return lp, entropy
 
-    def step(self, lr=5e-4, beta1=0.9, beta2=0.95, decay=0.01, most=1.0):
+    def step(self, lr=5e-4, beta1=0.9, beta2=0.95, decay=0.01, most=1.0, epsilon=1e-8):
         """AdamW on the gradients, clipped; the norm before."""
         norm = torch.stack([p.grad.pow(2).sum() for p in self.params]).sum().sqrt()
         scale, self.updates = min(1.0, most / (norm.item() + 1e-6)), self.updates + 1
@@ -184,7 +185,7 @@ class Follower:
                 m.mul_(beta1).add_(g, alpha=1 - beta1)
                 v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
                 p.mul_(1 - lr * decay)
-                p.sub_(lr * (m / (1 - beta1 ** self.updates)) / ((v / (1 - beta2 ** self.updates)).sqrt() + 1e-8))
+                p.sub_(lr * (m / (1 - beta1 ** self.updates)) / ((v / (1 - beta2 ** self.updates)).sqrt() + epsilon))
         for p in self.params:
             p.grad = None
         return norm.item()
@@ -237,42 +238,18 @@ def follow(case, model, run, difficulty):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--croll", default="build/release/croll")
-    p.add_argument("--model", required=True)
-    p.add_argument("--only", default="")
-    p.add_argument("--steps", type=int, default=10)
-    p.add_argument("--tolerance", type=float, default=1e-4)
-    p.add_argument("--keep", help="a folder for the runs")
-    a = p.parse_args()
-    home = pathlib.Path(a.keep or tempfile.mkdtemp())
-    home.mkdir(exist_ok=True)
-    difficulty = {}
-    with open(home / "rows.jsonl", "w") as f:
-        for i in range(48):
-            prompt = f"{WORDS[i % len(WORDS)]} {'very ' * (i // len(WORDS))}"
-            difficulty[prompt] = round(i * 0.37 % 1.2, 2)
-            f.write(json.dumps(dict(id=str(i), tag="own", prompt=prompt, ground_truth="", difficulty=difficulty[prompt])) + "\n")
-    (home / "score").write_text(SCORER)
-    os.chmod(home / "score", 0o755)
-    (home / "run.yaml").write_text(YAML.format(model=os.path.abspath(a.model), out=home / "unused", home=home, steps=a.steps))
-    bad = 0
-    print(f"{'loss':>9} {'grad_norm':>9} {'log-ratio':>9} {'kept':>6} {'clipped':>7}  case")
-    for number, case in enumerate(cases()):
-        words = overrides(case)
-        if a.only not in " ".join(words):
-            continue
-        run = home / f"case{number}"
-        done = subprocess.run([a.croll, "run", str(home / "run.yaml"), f"output_dir={run}", "--overwrite"] + words,
-                              capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            print("FAILED", " ".join(words), done.stderr[-600:])
-            bad += 1
-            continue
+    a = runs.arguments(__doc__, 10, 1e-4)
+    prompts = [f"{WORDS[i % len(WORDS)]} {'very ' * (i // len(WORDS))}" for i in range(48)]
+    difficulty = {x: round(i * 0.37 % 1.2, 2) for i, x in enumerate(prompts)}
+    runs.prepare(a, YAML, SCORER, [dict(id=str(i), tag="own", prompt=x, ground_truth="", difficulty=difficulty[x]) for i, x in enumerate(prompts)])
+
+    def check(case, run, words):
         loss, norm, moved, kept, clipped = follow(case, a.model, run, difficulty)
-        bad += loss > a.tolerance or norm > a.tolerance
         print(f"{loss:9.1e} {norm:9.1e} {moved:9.2f} {kept:6.3f} {clipped:7.3f}  {' '.join(words) or 'ActorWorker'}", flush=True)
-    return bad > 0
+        return loss <= a.tolerance and norm <= a.tolerance
+
+    print(f"{'loss':>9} {'grad_norm':>9} {'log-ratio':>9} {'kept':>6} {'clipped':>7}  case")
+    return runs.each(a, cases(), overrides, check) > 0
 
 
 if __name__ == "__main__":
