@@ -1,6 +1,6 @@
 /* fuzz_pair_reference.c -- arbitrary bytes as what follows the header of a file of a reference's log-probs (dpo): pairs that are
  * whole are kept, what is not is cut off, and what is added after it is there when the file is opened again. The first byte of
- * the input says whether the rest are the bytes themselves, or pairs that get a right hash. */
+ * the input says whether the rest are the bytes themselves, or pairs that get a right hash, and how many bytes are cut off. */
 #include "base/rng.h"
 #include "pipelines/rows/reference.h"
 #include "tests/fuzz/folder.h"
@@ -93,6 +93,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         add_pairs(data + 1, size - 1, &bytes);
     else if (size)
         cr_buf_add(&bytes, data + 1, size - 1);
+    if (size && data[0] & 2) { /* the last pair is cut off */
+        size_t n = data[0] >> 2, added = bytes.num_bytes - header.num_bytes;
+        bytes.num_bytes -= n < added ? n : added;
+    }
     try_file(&set, path, &bytes);
     cr_buf_free(&bytes);
     return 0;
