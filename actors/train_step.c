@@ -1,4 +1,4 @@
-/* train_step.c -- updates of actor_train, sft_train and critic: mini-batches of a record, their loss, and what
+/* train_step.c -- updates of actor_train, sft_train, student and critic: mini-batches of a record, their loss, and what
  * they add up to (see trainer_impl.h). */
 #include "actors/trainer_impl.h"
 #include "base/rng.h"
@@ -18,6 +18,8 @@ typedef struct step {
     cr_old_log_probs old_from;
     bool is_first; /* update of the rollout: these weights sampled it */
     cr_ask ask;
+    cr_teacher_words teacher; /* num 0: no teacher */
+    cr_logits_loss whole;     /* of its states */
     cr_train_sums sum;
     bool is_told, has_old; /* the reply has what the losses read; old log-probs were computed */
     float *answers;        /* [NUM_ANSWERS][tokens of all samples] (owned); NULL: none yet */
@@ -225,6 +227,131 @@ static cr_status value_loss(void *ctx, const cr_outputs *out, size_t num, const 
     return CR_OK;
 }
 
+/* ---- distillation ---- */
+
+/* Which response tokens of the record learn; NULL: all. */
+static const float *learns_of(const step *p)
+{
+    return p->ask == CR_ASK_SFT_STEP || p->ask == CR_ASK_DISTILL_STEP ? p->column[CR_COLUMN_MASK]
+                                                                      : NULL;
+}
+
+/* Log-probs of a row of logits at a temperature. */
+static void soften(const float *logits, size_t num, double temperature, float *out)
+{
+    double max = -INFINITY, sum = 0;
+
+    for (size_t v = 0; v < num; v++)
+        max = fmax(max, logits[v] / temperature);
+    for (size_t v = 0; v < num; v++)
+        sum += exp(logits[v] / temperature - max);
+    for (size_t v = 0; v < num; v++)
+        out[v] = (float)(logits[v] / temperature - max - log(sum));
+}
+
+/* The distance of whole distributions, of labels first_row .. of the micro-batch, over the words that both have. */
+static cr_status whole_loss(void *ctx, int64_t first_row, int64_t num_rows, const float *logits,
+                            float *grad, cr_err *err)
+{
+    step *p = ctx;
+    cr_trainer *t = p->t;
+    const cr_distill_keys *keys = &t->a->config->distill;
+    const double factor = keys->distill_loss_weight / p->all.tokens, T = keys->kd.kd_temperature;
+    const size_t own = (size_t)t->a->model->config.vocab_size,
+                 its = (size_t)cr_words_table_num_words(t->table), num = its < own ? its : own,
+                 rows = (size_t)num_rows;
+    double *by = CR_NEW_ARRAY(double, num), rest;
+    float *log_p = CR_NEW_ARRAY(float, 2 * num), *log_q = log_p + num;
+    cr_train_sums part = {0};
+
+    t->teacher_logits =
+        cr_reserve(t->teacher_logits, &t->capacity_logits, rows * its, sizeof *t->teacher_logits);
+    CR_TRY_GOTO(out,
+                cr_words_table_logits(t->table, t->teacher + (size_t)first_row * p->teacher.num,
+                                      num_rows, t->teacher_logits, err));
+    memset(grad, 0, rows * own * sizeof *grad);
+    for (size_t r = 0; r < rows; r++) {
+        soften(t->teacher_logits + r * its, num, T * keys->kd.teacher_temperature, log_p);
+        soften(logits + r * own, num, T, log_q);
+        part.distill_loss += cr_kd_words(&keys->kd, num, num, log_p, log_q, by, &rest);
+        for (size_t v = 0; v < num; v++)
+            grad[r * own + v] = (float)(factor * by[v]);
+    }
+    part.distill_loss /= p->all.tokens;
+    part.loss.total_loss = keys->distill_loss_weight * part.distill_loss;
+    cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
+out:
+    cr_free(by);
+    cr_free(log_p);
+    return err->status;
+}
+
+/* What the teacher says of the micro-batch's labels, in their order; the backward that follows is over that. */
+static cr_status gather_teacher(step *p, cr_err *err)
+{
+    cr_trainer *t = p->t;
+    const cr_worker_config *teacher = &t->a->config->teacher;
+    const float *learns = learns_of(p);
+    const size_t each = p->teacher.num, need = t->start[p->num] * each + 1;
+    size_t at = 0;
+
+    t->words = cr_reserve(t->words, &t->capacity_words, need, sizeof *t->words);
+    t->teacher = cr_reserve(t->teacher, &t->capacity_teacher, need, sizeof *t->teacher);
+    for (size_t i = 0; i < p->num; i++) {
+        size_t first = p->s->first_token[p->order[i]], num = (size_t)p->s->lengths[p->order[i]];
+        for (size_t k = first; k < first + num; k++) {
+            if (learns && learns[k] <= 0) continue;
+            if (p->teacher.ids)
+                memcpy(t->words + at, p->teacher.ids + k * each, each * sizeof *t->words);
+            memcpy(t->teacher + at, p->teacher.numbers + k * each, each * sizeof *t->teacher);
+            at += each;
+        }
+    }
+    if (p->teacher.ids) {
+        cr_fsdp_set_words(t->f, t->words, (int64_t)each,
+                          (float)t->a->config->distill.kd.kd_temperature);
+        return CR_OK;
+    }
+    if (!t->table)
+        CR_TRY(cr_words_table_open(teacher->model_path, t->a->dev, cr_dtype_of(teacher->dtype),
+                                   &t->table, err));
+    if (cr_words_table_num_states(t->table) != (int64_t)each)
+        return cr_fail(err, CR_EFORMAT, "states of %zu numbers for a head of %lld", each,
+                       (long long)cr_words_table_num_states(t->table));
+    p->whole = (cr_logits_loss){whole_loss, p, 1};
+    cr_fsdp_set_logits_loss(t->f, &p->whole);
+    return CR_OK;
+}
+
+static cr_status distill_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                              cr_err *err)
+{
+    step *p = ctx;
+    const cr_distill_keys *keys = &p->t->a->config->distill;
+    const double w = keys->distill_loss_weight, tokens = p->all.tokens;
+    const size_t each = p->teacher.ids ? p->teacher.num : 0,
+                 vocab = (size_t)p->t->a->model->config.vocab_size;
+    double *log_probs = take_work(p->t, num + each), *by = log_probs + num, rest;
+    cr_train_sums part = {0};
+
+    CR_TRY(take_log_probs(out, num, log_probs, err));
+    for (size_t i = 0; i < num; i++) {
+        size_t at = i * each;
+        part.student_loss -= log_probs[i] / tokens;
+        grad->of[CR_LOG_PROB][i] = (float)(-(1 - w) / tokens);
+        if (!each) continue; /* whole_loss does the rest */
+        part.distill_loss +=
+            cr_kd_words(&keys->kd, each, vocab, p->t->teacher + at, out->tempered + at, by, &rest) /
+            tokens;
+        for (size_t k = 0; k < each; k++)
+            grad->tempered[at + k] = (float)(w * by[k] / tokens);
+        grad->rest[i] = (float)(w * rest / tokens);
+    }
+    part.loss.total_loss = (1 - w) * part.student_loss + w * part.distill_loss;
+    cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
+    return CR_OK;
+}
+
 /* ---- dropout ---- */
 
 /* The record's name of a sample, or, where it has none, that of its tokens: no matter which rank has it. */
@@ -289,10 +416,11 @@ static cr_status choose_source_of_old(step *p, cr_err *err)
 
 static cr_loss_fn loss_of(cr_ask ask)
 {
-    return ask == CR_ASK_TRAIN_STEP   ? rl_loss
-           : ask == CR_ASK_VALUE_STEP ? value_loss
-           : ask == CR_ASK_DPO_STEP   ? dpo_loss
-                                      : sft_loss;
+    return ask == CR_ASK_TRAIN_STEP     ? rl_loss
+           : ask == CR_ASK_VALUE_STEP   ? value_loss
+           : ask == CR_ASK_DPO_STEP     ? dpo_loss
+           : ask == CR_ASK_DISTILL_STEP ? distill_loss
+                                        : sft_loss;
 }
 
 /* One optimizer update over this rank's samples of mini-batch `mini`. */
@@ -313,11 +441,11 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
     for (size_t m = 0; m < micros.num; m++) {
         p->order = micros.order + micros.start[m];
         p->num = micros.start[m + 1] - micros.start[m];
-        cr_batch batch = cri_pack(t, p->s, p->order, p->num,
-                                  p->ask == CR_ASK_SFT_STEP ? p->column[CR_COLUMN_MASK] : NULL);
+        cr_batch batch = cri_pack(t, p->s, p->order, p->num, learns_of(p));
         float aux = aux_weight(p);
         key_rows(p, &batch);
         cr_fsdp_set_aux_weight(t->f, aux);
+        if (p->teacher.num && p->num) CR_TRY_GOTO(out, gather_teacher(p, err));
         CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL, loss_of(p->ask), p, err));
         p->sum.loss.total_loss += (double)aux * cr_fsdp_aux_loss(t->f);
     }
@@ -369,7 +497,10 @@ static cr_status read_columns(step *p, const cr_record *command, int64_t *is_aga
         CR_TRY(check_pairs(p->s, err));
         return read_some(p, command, of_pairs, CR_COUNT(of_pairs), err);
     }
-    if (p->ask == CR_ASK_SFT_STEP) return read_some(p, command, of_rows, CR_COUNT(of_rows), err);
+    if (p->ask == CR_ASK_DISTILL_STEP)
+        CR_TRY(cr_words_read(command, p->s, p->t->a->model->config.vocab_size, &p->teacher, err));
+    if (p->ask == CR_ASK_SFT_STEP || p->ask == CR_ASK_DISTILL_STEP)
+        return read_some(p, command, of_rows, CR_COUNT(of_rows), err);
     CR_TRY(cr_record_get_int(command, CR_FIELD_OLD_FROM, &old_from, err));
     CR_TRY(cr_record_get_int(command, CR_FIELD_IS_AGAIN, is_again, err));
     CR_TRY(cr_step_columns_read(command, p->s, p->column, err));

@@ -20,6 +20,9 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     t->a = a;
     t->is_train = args.is_train;
     t->distribution = cr_distribution_of_all(a->config);
+    if (a->config->kind == CR_PIPELINE_DISTILL && a->role == CR_ROLE_TEACHER)
+        t->distribution.temperature = (float)(a->config->distill.kd.kd_temperature *
+                                              a->config->distill.kd.teacher_temperature);
     t->is_shared = cr_phase_is_shared(&a->layout, a->role);
     cr_experts_set(a->model, w);
     cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
@@ -40,6 +43,10 @@ void cr_trainer_close(cr_trainer *t)
     cr_free(t->work);
     cr_free(t->start);
     cr_edits_free(&t->edits);
+    cr_free(t->words);
+    cr_free(t->teacher);
+    cr_free(t->teacher_logits);
+    cr_words_table_close(t->table);
     cr_free(t->drop_keys);
     cr_free(t->save_folder);
     cr_free(t->save_mark);
@@ -131,12 +138,43 @@ void cri_micros_free(cri_micros *m)
 
 /* ---- log-probs and values ---- */
 
+/* An output with several numbers a row, all of 4 bytes: where it goes, and that of a micro-batch. */
+typedef struct wide {
+    void *to; /* NULL: not wanted */
+    size_t each;
+    void *part;
+    size_t capacity;
+} wide;
+
+static void *take_part(wide *w, size_t num_rows)
+{
+    if (!w->to) return NULL;
+    return w->part = cr_reserve(w->part, &w->capacity, num_rows * w->each + 1, 4);
+}
+
+/* Outputs of a micro-batch, whose memory is there: [CR_NUM_OUTPUTS, stride] and wide ones. */
+static cr_status forward_some(cr_trainer *t, const cr_batch *batch, size_t num_rows,
+                              const cr_outputs *out, float *part, size_t stride, wide more[3],
+                              cr_outputs *result, cr_err *err)
+{
+    *result = (cr_outputs){.num_top = out->num_top, .num_states = out->num_states};
+    for (int o = 0; o < CR_NUM_OUTPUTS; o++)
+        if (out->of[o]) result->of[o] = part + (size_t)o * stride;
+    result->top_ids = take_part(&more[0], num_rows);
+    result->top_log_probs = take_part(&more[1], num_rows);
+    result->states = take_part(&more[2], num_rows);
+    return cr_fsdp_forward(t->f, batch, result, err);
+}
+
 cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *out, cr_err *err)
 {
     const cr_worker_config *w = t->a->ranks->worker;
     cri_micro_rule rule = {(size_t)w->infer_batch_size, (size_t)w->batching.infer_tokens, 1};
     size_t *all = CR_NEW_ARRAY(size_t, s->num ? s->num : 1);
     float *part = CR_NEW_ARRAY(float, CR_NUM_OUTPUTS * s->num_tokens + 1); /* of a micro-batch */
+    wide more[3] = {{out->num_top ? out->top_ids : NULL, (size_t)out->num_top, NULL, 0},
+                    {out->num_top ? out->top_log_probs : NULL, (size_t)out->num_top, NULL, 0},
+                    {out->states, (size_t)out->num_states, NULL, 0}};
     cri_micros micros = {0};
 
     for (size_t i = 0; i < s->num; i++)
@@ -146,19 +184,25 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *
         const size_t *order = micros.order + micros.start[m];
         size_t num = micros.start[m + 1] - micros.start[m];
         cr_batch batch = cri_pack(t, s, order, num, NULL);
-        cr_outputs result = {{NULL}};
-        for (int o = 0; o < CR_NUM_OUTPUTS; o++)
-            if (out->of[o]) result.of[o] = part + (size_t)o * s->num_tokens;
-        CR_TRY_GOTO(out, cr_fsdp_forward(t->f, num ? &batch : NULL, &result, err));
+        cr_outputs result;
+        CR_TRY_GOTO(out, forward_some(t, num ? &batch : NULL, t->start[num], out, part,
+                                      s->num_tokens, more, &result, err));
         for (size_t k = 0; k < num; k++) {
-            size_t to = s->first_token[order[k]],
-                   bytes = (size_t)s->lengths[order[k]] * sizeof *part;
+            size_t to = s->first_token[order[k]], rows = (size_t)s->lengths[order[k]];
             for (int o = 0; o < CR_NUM_OUTPUTS; o++)
-                if (out->of[o]) memcpy(out->of[o] + to, result.of[o] + t->start[k], bytes);
+                if (out->of[o])
+                    memcpy(out->of[o] + to, result.of[o] + t->start[k], rows * sizeof *part);
+            for (size_t i = 0; i < CR_COUNT(more); i++)
+                if (more[i].to)
+                    memcpy((char *)more[i].to + 4 * to * more[i].each,
+                           (char *)more[i].part + 4 * t->start[k] * more[i].each,
+                           4 * rows * more[i].each);
         }
     }
 out:
     cri_micros_free(&micros);
+    for (size_t i = 0; i < CR_COUNT(more); i++)
+        cr_free(more[i].part);
     cr_free(part);
     cr_free(all);
     return err->status;
@@ -169,25 +213,45 @@ typedef struct output_field {
     const char *field;
 } output_field;
 
-/* Outputs of all response tokens of the command's samples into the reply. adapter: of the pass. */
+/* What log_probs may answer with beside them. */
+typedef struct extras {
+    int adapter; /* of the pass */
+    int64_t top; /* likeliest words of each token; 0: none */
+    bool has_states;
+} extras;
+
+/* Outputs of all response tokens of the command's samples into the reply. */
 static cr_status answer(cr_trainer *t, const cr_record *command, const output_field *fields,
-                        size_t num, int adapter, cr_record *reply, cr_err *err)
+                        size_t num, const extras *more, cr_record *reply, cr_err *err)
 {
-    cr_outputs all = {{NULL}};
+    cr_outputs all = {.num_top = more->top};
+    size_t words, numbers;
     float *out = NULL;
     cr_samples s;
 
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
-    out = CR_NEW_ARRAY(float, num *s.num_tokens);
+    all.num_states = more->has_states ? t->a->model->config.hidden_size : 0;
+    words = (size_t)more->top * s.num_tokens;
+    numbers = (size_t)all.num_states * s.num_tokens;
+    out = CR_NEW_ARRAY(float, num *s.num_tokens + 2 * words + numbers + 1);
+    all.top_log_probs = out + num * s.num_tokens;
+    all.top_ids = (int32_t *)(void *)(all.top_log_probs + words);
+    if (more->has_states) all.states = all.top_log_probs + 2 * words;
     for (size_t i = 0; i < num; i++)
         all.of[fields[i].of] = out + i * s.num_tokens;
-    cr_fsdp_set_adapter(t->f, adapter);
+    cr_fsdp_set_adapter(t->f, more->adapter);
     cr_note(cri_forward_all(t, &s, &all, err));
     cr_fsdp_set_adapter(t->f, 0);
     CR_TRY_GOTO(out, err->status);
     for (size_t i = 0; i < num; i++)
         cr_record_add(reply, fields[i].field, CR_RECORD_FLOAT32, all.of[fields[i].of],
                       s.num_tokens);
+    if (more->top) {
+        cr_record_add(reply, CR_FIELD_TOP_IDS, CR_RECORD_INT32, all.top_ids, words);
+        cr_record_add(reply, CR_FIELD_TOP_LOG_PROBS, CR_RECORD_FLOAT32, all.top_log_probs, words);
+    }
+    if (more->has_states)
+        cr_record_add(reply, CR_FIELD_STATES, CR_RECORD_FLOAT32, all.states, numbers);
     reply->owned = out; /* freed with the reply */
     out = NULL;
 out:
@@ -196,22 +260,34 @@ out:
     return err->status;
 }
 
+static cr_status get_if_there(const cr_record *command, const char *name, int64_t *out, cr_err *err)
+{
+    *out = 0;
+    return cr_record_has_value(command, name) ? cr_record_get_int(command, name, out, err) : CR_OK;
+}
+
 static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
     static const output_field fields[] = {{CR_LOG_PROB, CR_FIELD_LOG_PROBS},
                                           {CR_ENTROPY, CR_FIELD_ENTROPY}};
-    int64_t is_base = 0;
+    const int64_t vocab_size = t->a->model->config.vocab_size;
+    int64_t is_base, top, has_states;
 
-    if (cr_record_has_value(command, CR_FIELD_IS_BASE))
-        CR_TRY(cr_record_get_int(command, CR_FIELD_IS_BASE, &is_base, err));
-    return answer(t, command, fields, CR_COUNT(fields), is_base ? CR_NO_ADAPTER : 0, reply, err);
+    CR_TRY(get_if_there(command, CR_FIELD_IS_BASE, &is_base, err));
+    CR_TRY(get_if_there(command, CR_FIELD_TOP, &top, err));
+    CR_TRY(get_if_there(command, CR_FIELD_STATES, &has_states, err));
+    if (top < 0 || top > vocab_size)
+        return cr_fail(err, CR_EFORMAT, CR_FIELD_TOP " is %lld, the vocabulary has %lld words",
+                       (long long)top, (long long)vocab_size);
+    return answer(t, command, fields, CR_COUNT(fields),
+                  &(extras){is_base ? CR_NO_ADAPTER : 0, top, has_states != 0}, reply, err);
 }
 
 static cr_status values(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
     static const output_field fields[] = {{CR_VALUE, CR_FIELD_VALUES}};
 
-    return answer(t, command, fields, CR_COUNT(fields), 0, reply, err);
+    return answer(t, command, fields, CR_COUNT(fields), &(extras){0}, reply, err);
 }
 
 /* ---- the rest ---- */
@@ -234,9 +310,15 @@ static cr_status offload(cr_trainer *t, cr_err *err)
     cr_packed_free(&t->packed);
     cr_free(t->work);
     cr_free(t->start);
+    cr_free(t->words);
+    cr_free(t->teacher);
+    cr_free(t->teacher_logits);
     t->work = NULL;
     t->start = NULL;
+    t->words = NULL;
+    t->teacher = t->teacher_logits = NULL;
     t->capacity_samples = t->capacity_work = 0;
+    t->capacity_words = t->capacity_teacher = t->capacity_logits = 0;
     cr_edits_free(&t->edits);
     CR_TRY(cr_fsdp_offload(t->f, cr_phase_states(t->a->dev, CR_STATE_ALL), err));
     cr_phase_trim(t->a->dev);
@@ -263,6 +345,12 @@ static cr_status dpo_step(cr_trainer *t, const cr_record *command, cr_record *re
     return cri_train(t, CR_ASK_DPO_STEP, command, reply, err);
 }
 
+static cr_status distill_step(cr_trainer *t, const cr_record *command, cr_record *reply,
+                              cr_err *err)
+{
+    return cri_train(t, CR_ASK_DISTILL_STEP, command, reply, err);
+}
+
 /* What it does, and the states it works on: loaded before it, where devices are shared. */
 static const struct op {
     unsigned states;
@@ -274,6 +362,7 @@ static const struct op {
     [CR_ASK_VALUES] = {CR_STATE_PARAMS | CR_STATE_BUFFERS, values},
     [CR_ASK_VALUE_STEP] = {CR_STATE_ALL, value_step},
     [CR_ASK_DPO_STEP] = {CR_STATE_ALL, dpo_step},
+    [CR_ASK_DISTILL_STEP] = {CR_STATE_ALL, distill_step},
     [CR_ASK_SYNC] = {CR_STATE_PARAMS, sync_weights},
     [CR_ASK_SAVE] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_save},
     [CR_ASK_RESUME] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_resume},
@@ -284,7 +373,9 @@ static const struct op {
 static int64_t held_bytes(const cr_trainer *t)
 {
     return cr_fsdp_get_stats(t->f).held_bytes + cr_packed_bytes(&t->packed) +
-           (int64_t)(t->capacity_work * sizeof(double) + cr_edits_bytes(&t->edits));
+           (int64_t)(t->capacity_work * sizeof(double) + cr_edits_bytes(&t->edits) +
+                     (t->capacity_words + t->capacity_teacher + t->capacity_logits) *
+                         sizeof(float));
 }
 
 cr_status cr_trainer_serve(void *trainer, cr_ask ask, const cr_record *command, cr_record *reply,

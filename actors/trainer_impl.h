@@ -10,6 +10,7 @@
 
 #include "actors/actor.h"
 #include "actors/distribution.h"
+#include "models/parts/table.h"
 #include "strategies/packed.h"
 
 struct cr_trainer {
@@ -25,7 +26,12 @@ struct cr_trainer {
     size_t capacity_samples;
     cr_distribution distribution;
     cr_edits edits;
-    uint64_t *drop_keys; /* [capacity_drop_keys] of the micro-batch's tokens */
+    /* of a teacher, for each label of the micro-batch: words, log-probs or states; its logits of some labels */
+    int32_t *words;
+    float *teacher, *teacher_logits;
+    size_t capacity_words, capacity_teacher, capacity_logits;
+    cr_words_table *table; /* of the teacher, once states have come */
+    uint64_t *drop_keys;   /* [capacity_drop_keys] of the micro-batch's tokens */
     size_t capacity_drop_keys;
     char *save_folder,
         *save_mark; /* of the save under way, if this rank has the launcher's folder; owned */
@@ -60,10 +66,10 @@ void cri_micros_free(cri_micros *m);
  * where `learns` (per response token, or NULL) is 0. t->start counts labels. Valid until the next call. */
 cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
                   const float *learns);
-/* Outputs of all response tokens, in the order of the record, without gradient; no ranks, candidates or draws. */
+/* Outputs of all response tokens, in the order of the record, without gradient; likeliest words, too, but no ranks, candidates or draws. */
 CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *out,
                                   cr_err *err);
-/* train_step, sft_step, dpo_step or value_step. */
+/* train_step, sft_step, dpo_step, distill_step or value_step. */
 CR_MUST cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_record *reply,
                             cr_err *err);
 

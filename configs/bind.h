@@ -94,6 +94,7 @@ bool cri_is_mappable(const char *strategy_name); /* it would map that strategy *
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d);
 void cri_load_sft(cr_config *c, cr_node *root, cr_diagnostics *d);
 void cri_load_dpo(cr_config *c, cr_node *root, cr_diagnostics *d);
+void cri_load_distill(cr_config *c, cr_node *root, cr_diagnostics *d);
 /* rlvr.c, also of dpo: models of roles whose blocks name none; where a reference that is needed runs. */
 void cri_derive_models(cr_config *c, cr_node *root, cr_diagnostics *d);
 void cri_place_reference(cr_config *c, cr_diagnostics *d);

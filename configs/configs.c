@@ -112,9 +112,10 @@ static const struct cr_item *item_of_dpo(const cr_node *root)
 /* False: a file of no pipeline. */
 static bool find_kind(const cr_node *root, cr_pipeline *kind)
 {
-    *kind = cr_node_get(root, "sft_train") ? CR_PIPELINE_SFT
-            : item_of_dpo(root)            ? CR_PIPELINE_DPO
-                                           : CR_PIPELINE_RLVR;
+    *kind = cr_node_get(root, "student")     ? CR_PIPELINE_DISTILL
+            : cr_node_get(root, "sft_train") ? CR_PIPELINE_SFT
+            : item_of_dpo(root)              ? CR_PIPELINE_DPO
+                                             : CR_PIPELINE_RLVR;
     return *kind != CR_PIPELINE_RLVR || cr_node_get(root, "rewards") ||
            cr_node_get(root, "actor_train") || cr_node_get(root, "actor_infer");
 }
@@ -124,17 +125,19 @@ static bool is_other_pipeline(const cr_node *root, cr_diagnostics *d)
 {
     static const struct {
         const char *key, *pipeline;
-    } marks[] = {{"student", "distillation"},    {"train_env_manager", "agentic"},
-                 {"val_env_manager", "agentic"}, {"custom_envs", "agentic"},
-                 {"custom_env", "agentic"},      {"env_manager_cls", "agentic"}};
+    } marks[] = {{"train_env_manager", "agentic"},
+                 {"val_env_manager", "agentic"},
+                 {"custom_envs", "agentic"},
+                 {"custom_env", "agentic"},
+                 {"env_manager_cls", "agentic"}};
     const struct cr_item *of_dpo = item_of_dpo(root);
 
     for (size_t i = 0; i < CR_COUNT(marks); i++) {
         struct cr_item *item = cr_node_item(root, marks[i].key);
         if (!item) continue;
         cr_diagnose(d, CR_ERROR, item->place,
-                    "%s belongs to the %s pipeline, which is not available yet (rlvr, sft and "
-                    "dpo are)",
+                    "%s belongs to the %s pipeline, which is not available yet (rlvr, sft, dpo "
+                    "and distill are)",
                     marks[i].key, marks[i].pipeline);
         return true;
     }
@@ -187,6 +190,8 @@ static void load_kind(cr_config *c, cr_diagnostics *d)
         cri_load_sft(c, root, d);
     else if (c->kind == CR_PIPELINE_DPO)
         cri_load_dpo(c, root, d);
+    else if (c->kind == CR_PIPELINE_DISTILL)
+        cri_load_distill(c, root, d);
     else
         cri_load_rlvr(c, root, d);
 }
@@ -211,7 +216,8 @@ static cr_status load(const char *path, const cr_buf *text, const char *const *o
         if (!is_known)
             cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1},
                         "no pipeline: the file has neither rewards and actor_train (rlvr) nor "
-                        "sft_train (sft) nor beta and actor_train (dpo)");
+                        "sft_train (sft) nor beta and actor_train (dpo) nor student and teacher "
+                        "(distill)");
         if (is_known)
             load_kind(c, d);
         else

@@ -93,9 +93,6 @@ typedef enum cr_old_log_probs {
     CR_OLD_COMPUTED    /* a pass over the whole batch before training */
 } cr_old_log_probs;
 
-typedef enum cr_pipeline { CR_PIPELINE_RLVR, CR_PIPELINE_SFT, CR_PIPELINE_DPO } cr_pipeline;
-extern const char *const cr_pipeline_names[]; /* "rlvr", "sft", "dpo" */
-
 typedef struct cr_exchange_keys {
     char *url;                            /* NULL: an embedded server */
     char *prefix;                         /* NULL: one of the run's own */
@@ -126,6 +123,7 @@ typedef struct cr_config {
     cr_tag_templates templates;
     cr_row_keys rows;
     cr_pair_config pairs; /* the loss of dpo */
+    cr_distill_keys distill;
     cr_algorithm algorithm;
     cr_worker_config train, infer, reference, teacher, critic, validation;
     bool has_validation, val_only; /* val_only: engines with their own weights, no other role */
@@ -151,7 +149,7 @@ typedef enum cr_role {
 } cr_role;
 
 typedef struct cr_role_kind {
-    const char *name, *sft_name; /* in rlvr and dpo runs, in sft runs; NULL: not in one */
+    const char *name, *sft_name, *distill_name; /* in rlvr and dpo runs, .. ; NULL: not in one */
     cr_task task;
     size_t worker; /* its block: offset in cr_config */
 } cr_role_kind;

@@ -288,6 +288,30 @@ const cri_key cri_keys[] = {
     K("dpo", "reference", "worker"),
     K("dpo", "validation", "worker"),
 
+    /* ---- distill ---- */
+    T("distill", "student_pretrain", NULL, "student"),
+    T("distill", "teacher_pretrain", NULL, "teacher"),
+    T("distill", "question_key", "question", "prompts"),
+    T("distill", "answer_key", "answer", "prompts"),
+    T("distill", "query_key", NULL, "prompts"), /* as of sft, and the next */
+    T("distill", "system_key", NULL, "prompts"),
+    I("distill", "logits_topk", "64", "0", "loss"),
+    R("distill", "distill_loss_weight", "0.5", "0..1", "loss"),
+    R("distill", "kd_temperature", "1.0", "1e-3..1e3", "loss"),
+    R("distill", "teacher_temperature", "1.0", "1e-3..1e3", "loss"),
+    C("distill", "kd_objective", "forward_kl",
+      "forward_kl|reverse_kl|adaptive_kl|skewed_forward_kl|skewed_reverse_kl|js_divergence",
+      "loss"),
+    R("distill", "adaptive_kl_alpha", "0.5", "0..1", "loss"),
+    R("distill", "skew_lambda", "0.1", "0..1", "loss"),
+    C("distill", "kd_normalize", "tail", "tail|topk", "loss"), /* croll's own; topk is ROLL's */
+    B("distill", "distill_on_prompt", "false", "loss"),
+    B("distill", "shuffle", "true", "distill pipeline"), /* croll's own */
+    NONE("distill", "logits_transfer_backend", "log-probs go through shared memory and Redis"),
+    K("distill", "student", "worker"),
+    K("distill", "teacher", "worker"),
+    K("distill", "validation", "worker"),
+
     /* ---- worker blocks; teacher has the keys of worker, too ---- */
     R("teacher", "opd_kl_coef", "1.0", "0..1e6", "advantages"),
     LATER("teacher", "tag_included", CRI_TEXTS, "[]", NULL),

@@ -3,21 +3,24 @@
 
 #include <stddef.h>
 
-const char *const cr_pipeline_names[] = {"rlvr", "sft", "dpo"};
+const char *const cr_pipeline_names[] = {"rlvr", "sft", "dpo", "distill"};
 
 const cr_role_kind cr_role_kinds[CR_NUM_ROLES] = {
-    [CR_ROLE_TRAIN] = {"actor_train", "sft_train", CR_TASK_TRAIN, offsetof(cr_config, train)},
-    [CR_ROLE_INFER] = {"actor_infer", NULL, CR_TASK_GENERATE, offsetof(cr_config, infer)},
-    [CR_ROLE_REFERENCE] = {"reference", NULL, CR_TASK_SCORE, offsetof(cr_config, reference)},
-    [CR_ROLE_TEACHER] = {"teacher", NULL, CR_TASK_SCORE, offsetof(cr_config, teacher)},
-    [CR_ROLE_CRITIC] = {"critic", NULL, CR_TASK_VALUE, offsetof(cr_config, critic)},
+    [CR_ROLE_TRAIN] = {"actor_train", "sft_train", "student", CR_TASK_TRAIN,
+                       offsetof(cr_config, train)},
+    [CR_ROLE_INFER] = {"actor_infer", NULL, NULL, CR_TASK_GENERATE, offsetof(cr_config, infer)},
+    [CR_ROLE_REFERENCE] = {"reference", NULL, NULL, CR_TASK_SCORE, offsetof(cr_config, reference)},
+    [CR_ROLE_TEACHER] = {"teacher", NULL, "teacher", CR_TASK_SCORE, offsetof(cr_config, teacher)},
+    [CR_ROLE_CRITIC] = {"critic", NULL, NULL, CR_TASK_VALUE, offsetof(cr_config, critic)},
 };
 
 const char *cr_role_name(cr_role role, const cr_config *config)
 {
     const cr_role_kind *kind = &cr_role_kinds[role];
 
-    return config->kind == CR_PIPELINE_SFT && kind->sft_name ? kind->sft_name : kind->name;
+    return config->kind == CR_PIPELINE_SFT && kind->sft_name           ? kind->sft_name
+           : config->kind == CR_PIPELINE_DISTILL && kind->distill_name ? kind->distill_name
+                                                                       : kind->name;
 }
 
 cr_worker_config *cr_role_worker(cr_role role, cr_config *config)
@@ -32,6 +35,7 @@ const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config)
         (const cr_worker_config *)(const void *)((const char *)config + kind->worker);
 
     if (config->kind == CR_PIPELINE_SFT) return kind->sft_name ? w : NULL;
+    if (config->kind == CR_PIPELINE_DISTILL) return kind->distill_name ? w : NULL;
     if (config->kind == CR_PIPELINE_DPO && kind->task == CR_TASK_GENERATE) return NULL;
     if (config->val_only) return kind->task == CR_TASK_GENERATE ? w : NULL;
     if (config->rollouts_from && kind->task == CR_TASK_GENERATE) return NULL;

@@ -1,16 +1,21 @@
-/* rows.c -- the pipelines whose rows have their answers: sft and dpo. */
+/* rows.c -- the pipelines whose rows have their answers: sft, dpo and distill. */
 #include "configs/bind.h"
+
+#include <string.h>
 
 static void bind_columns(cr_config *c, const cr_node *root)
 {
-    c->rows = (cr_row_keys){.prompt_key = cri_text_of(root, "prompt_key"),
-                            .query_key = cri_text_of(root, "query_key"),
-                            .system_key = cri_text_of(root, "system_key"),
-                            .response_key = cri_text_of(root, "response_key"),
-                            .chosen_key = cri_text_of(root, "chosen_key"),
-                            .rejected_key = cri_text_of(root, "rejected_key"),
-                            .shuffle = cri_flag_of(root, "shuffle"),
-                            .keeps_reference = cri_flag_of(root, "cache_reference_log_probs")};
+    const bool is_distill = c->kind == CR_PIPELINE_DISTILL;
+
+    c->rows =
+        (cr_row_keys){.prompt_key = cri_text_of(root, is_distill ? "question_key" : "prompt_key"),
+                      .query_key = cri_text_of(root, "query_key"),
+                      .system_key = cri_text_of(root, "system_key"),
+                      .response_key = cri_text_of(root, is_distill ? "answer_key" : "response_key"),
+                      .chosen_key = cri_text_of(root, "chosen_key"),
+                      .rejected_key = cri_text_of(root, "rejected_key"),
+                      .shuffle = cri_flag_of(root, "shuffle"),
+                      .keeps_reference = cri_flag_of(root, "cache_reference_log_probs")};
 }
 
 static void bind_length(cr_config *c, const cr_node *root, cr_diagnostics *d)
@@ -138,4 +143,107 @@ void cri_load_dpo(cr_config *c, cr_node *root, cr_diagnostics *d)
     cri_check_sizes(c, d);
     cri_check_positions(c, d);
     check_dpo(c, d);
+}
+
+/* ---- distill ---- */
+
+/* Its own model, or that of `pretrain`. */
+static void derive_model(cr_config *c, cr_node *root, const char *role, const char *pretrain,
+                         cr_diagnostics *d)
+{
+    cr_node *block = cr_node_get(root, role), *args;
+    const cr_node *from = cr_node_get(root, pretrain);
+
+    if (cri_is_given(block, "service")) return;
+    args = cri_block_of(c, block, "model_args", "model_args", d);
+    if (cri_is_given(args, "model_name_or_path")) return;
+    if (from->kind == CR_NODE_NULL && strcmp(role, "student") == 0)
+        from = cr_node_get(root, "pretrain");
+    if (from->kind == CR_NODE_TEXT)
+        cri_set_text(c, args, "model_name_or_path", from->text);
+    else
+        cr_diagnose(d, CR_ERROR, block->place, "%s has no model: give %s", role, pretrain);
+}
+
+static void bind_distill(cr_config *c, const cr_node *root, cr_diagnostics *d)
+{
+    cr_distill_keys *k = &c->distill;
+
+    k->kd = (cr_kd_config){.kd_objective = (cr_kd)cri_choice_of("distill", root, "kd_objective"),
+                           .logits_topk = (size_t)cri_int_of(root, "logits_topk"),
+                           .is_tail = cri_choice_of("distill", root, "kd_normalize") == 0,
+                           .kd_temperature = cri_real_of(root, "kd_temperature"),
+                           .teacher_temperature = cri_real_of(root, "teacher_temperature"),
+                           .adaptive_kl_alpha = cri_real_of(root, "adaptive_kl_alpha"),
+                           .skew_lambda = cri_real_of(root, "skew_lambda")};
+    k->distill_loss_weight = cri_real_of(root, "distill_loss_weight");
+    k->distill_on_prompt = cri_flag_of(root, "distill_on_prompt");
+    if (!(c->algorithm.max_grad_norm > 0))
+        cr_diagnose(d, CR_NOTE, cri_place_of(c, "max_grad_norm"),
+                    "max_grad_norm: 0 means that gradients are not clipped (ROLL's fsdp2 clips "
+                    "them to a norm of 0, and learns nothing)");
+}
+
+/* ROLL's teacher has its micro-batches from training_args. */
+static void derive_teacher_batch(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
+    cr_node *block = cr_node_get(root, "teacher"), *args = cr_node_get(block, "training_args");
+
+    if (!args || args->kind != CR_NODE_MAP) return;
+    if (!cri_is_in_file(block, "infer_batch_size") &&
+        cri_is_in_file(args, "per_device_train_batch_size"))
+        cri_set_int(c, block, "infer_batch_size", cri_int_of(args, "per_device_train_batch_size"));
+    cr_diagnose(d, CR_NOTE, args->place,
+                "teacher.training_args: it does not train; per_device_train_batch_size is its "
+                "infer_batch_size, where that is not given");
+}
+
+static void check_distill(const cr_config *c, cr_diagnostics *d)
+{
+    const cr_worker_config *t = &c->teacher;
+
+    check_trained(c, d);
+    cri_check_batching(c, &c->train, d);
+    if (c->train.data.prompt)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "student.data_args.prompt"),
+                    "data_args.prompt is a column of rlvr (distill: question_key and answer_key, "
+                    "or data_args.messages)");
+    if (!c->distill.kd.logits_topk && c->train.ulysses_size > 1)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "logits_topk"),
+                    "logits_topk: 0 is not available yet with student.model_args.ulysses_size "
+                    "above 1 (give a number of words)");
+    if (t->service.url)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "teacher.service"),
+                    "teacher.service: a service answers with the log-prob of each token, "
+                    "distillation needs the likeliest words of each (give the teacher a model and "
+                    "a device_mapping)");
+    else if (!t->is_mapped)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "teacher"), "teacher.device_mapping is missing");
+    else
+        cri_check_batching(c, t, d);
+}
+
+void cri_load_distill(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
+    static const char *const blocks[] = {"student", "teacher"};
+
+    for (size_t i = 0; i < CR_COUNT(blocks); i++) {
+        const cr_node *block = cr_node_get(root, blocks[i]);
+        if (!block || block->kind != CR_NODE_MAP)
+            cr_diagnose(d, CR_ERROR, cri_place_of(c, blocks[i]),
+                        "%s is missing: a distillation has a student and a teacher", blocks[i]);
+    }
+    if (d->num_errors) return;
+    derive_model(c, root, "student", "student_pretrain", d);
+    derive_model(c, root, "teacher", "teacher_pretrain", d);
+    derive_teacher_batch(c, root, d);
+    cri_bind_worker(c, root, "student", &c->train, CR_TASK_TRAIN, d);
+    cri_bind_worker(c, root, "teacher", &c->teacher, CR_TASK_SCORE, d);
+    cri_bind_validation(c, root, "student", d);
+    bind_length(c, root, d);
+    bind_columns(c, root);
+    bind_distill(c, root, d);
+    cri_check_sizes(c, d);
+    cri_check_positions(c, d);
+    check_distill(c, d);
 }

@@ -1,17 +1,32 @@
-/* rows.h -- keys of the pipelines whose rows have their answers: sft and dpo. Part of configs.h.
+/* rows.h -- which pipeline a file is of, and keys of those whose rows have their answers: sft, dpo and distill. Part of configs.h.
  */
 #ifndef CR_ROW_KEYS_H
 #define CR_ROW_KEYS_H
 
-#include "base/base.h"
+#include "rl/distill.h"
+
+typedef enum cr_pipeline {
+    CR_PIPELINE_RLVR,
+    CR_PIPELINE_SFT,
+    CR_PIPELINE_DPO,
+    CR_PIPELINE_DISTILL
+} cr_pipeline;
+extern const char *const cr_pipeline_names[]; /* "rlvr", "sft", .. */
 
 /* Columns of a file, and the order of its rows; texts are owned, NULL: none. */
 typedef struct cr_row_keys {
     char *prompt_key, *query_key, *system_key;
-    char *response_key;              /* sft */
+    char *response_key; /* sft; of distill answer_key, and prompt_key is question_key */
     char *chosen_key, *rejected_key; /* dpo */
     bool shuffle;
     bool keeps_reference; /* dpo: log-probs of the reference are computed once for each pair */
 } cr_row_keys;
+
+/* Of distill (docs/distill.md). */
+typedef struct cr_distill_keys {
+    cr_kd_config kd;
+    double distill_loss_weight; /* of the distance to the teacher; 1 less it, of the answers */
+    bool distill_on_prompt;     /* a row learns all its tokens */
+} cr_distill_keys;
 
 #endif

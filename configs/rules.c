@@ -155,7 +155,8 @@ void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnost
 void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
 {
     enum { BLOCK = 16 }; /* tokens of a block of the KV cache; int32 counts blocks and samples */
-    const bool is_sft = c->kind == CR_PIPELINE_SFT, is_rlvr = c->kind == CR_PIPELINE_RLVR;
+    const bool is_rlvr = c->kind == CR_PIPELINE_RLVR;
+    char of_train[64];
     const cr_training_args *t = &c->train.training;
     const int64_t mini = cr_worker_batch_samples(&c->train),
                   longest = c->infer.engine.max_model_len ? c->infer.engine.max_model_len
@@ -167,8 +168,7 @@ void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
     } limits[] = {{"rollout_batch_size", "samples of a step",
                    "rollout_batch_size x num_return_sequences_in_group", c->rollout_batch_size,
                    !is_rlvr ? 0 : c->group_size, INT32_MAX},
-                  {is_sft ? "sft_train.training_args" : "actor_train.training_args",
-                   "samples of an update on one rank",
+                  {of_train, "samples of an update on one rank",
                    "per_device_train_batch_size x gradient_accumulation_steps",
                    t->per_device_train_batch_size, t->gradient_accumulation_steps, INT32_MAX},
                   {"sequence_length", "tokens of a step", "samples x sequence_length",
@@ -178,6 +178,7 @@ void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
                    c->max_running_requests, !is_rlvr ? 0 : (longest + BLOCK - 1) / BLOCK,
                    INT32_MAX}};
 
+    snprintf(of_train, sizeof of_train, "%s.training_args", c->train.name);
     for (size_t i = 0; i < CR_COUNT(limits); i++)
         if (limits[i].b > 0 && limits[i].a > limits[i].max / limits[i].b)
             cr_diagnose(d, CR_ERROR, cri_place_of(c, limits[i].key),

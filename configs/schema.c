@@ -13,11 +13,9 @@
 /* A block may extend another. */
 static bool is_in(const char *block, const cri_key *key)
 {
-    static const char *const extends[][2] = {{"rlvr", "run"},
-                                             {"sft", "run"},
-                                             {"dpo", "run"},
-                                             {"teacher", "worker"},
-                                             {"judge_model", "reward"}};
+    static const char *const extends[][2] = {{"rlvr", "run"},       {"sft", "run"},
+                                             {"dpo", "run"},        {"distill", "run"},
+                                             {"teacher", "worker"}, {"judge_model", "reward"}};
 
     if (strcmp(key->block, block) == 0) return true;
     for (size_t i = 0; i < CR_COUNT(extends); i++)
@@ -58,7 +56,8 @@ static const char *where_it_belongs(const char *block, const char *name)
         {"run", "the top of the file"},
         {"rlvr", "the top of an rlvr file"},
         {"sft", "the top of an sft file"},
-        {"dpo", "the top of a dpo file"}};
+        {"dpo", "the top of a dpo file"},
+        {"distill", "the top of a distill file"}};
 
     for (size_t i = 0; i < CR_COUNT(places); i++)
         for (size_t k = 0; k < cri_num_keys; k++)

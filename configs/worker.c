@@ -416,10 +416,17 @@ void cri_note_unused(const cr_node *root, cr_diagnostics *d)
         {CR_TASK_SCORE, "data_args", "prompts are actor_train's"},
     };
 
+    const bool is_distill = cr_node_get(root, "student") != NULL;
+
     for (int r = 0; r < CR_NUM_ROLES; r++)
         for (size_t i = 0; i < CR_COUNT(of_role); i++)
-            if (of_role[i].task == cr_role_kinds[r].task)
+            if (of_role[i].task == cr_role_kinds[r].task && !is_distill)
                 note_unused(root, cr_role_kinds[r].name, of_role[i].key, of_role[i].why, d);
+    if (is_distill) { /* rows.c says which of the teacher's training_args counts */
+        note_unused(root, "student", "generating_args", "nothing generates", d);
+        note_unused(root, "teacher", "generating_args", "nothing generates", d);
+        note_unused(root, "teacher", "data_args", "rows and template are the student's", d);
+    }
     note_unused(root, "sft_train", "generating_args", "nothing generates", d);
     note_unused(root, "sft_train", "domain_generating_args", "nothing generates", d);
     note_unused(root, "validation", "training_args", "it does not train", d);

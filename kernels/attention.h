@@ -1,5 +1,5 @@
 /* attention.h -- attention over packed sequences (causal, or over all of each) and over a paged KV cache,
- * and the vocabulary head: the two operations whose inner loop generation and training share.
+ * and drawing words from logits (the vocabulary head is in heads.h).
  *
  * Attention is computed row by row of q over key tiles of CR_KV_BLOCK positions counted from the
  * start of the sequence, with an online softmax in float32. The cache holds its blocks in the very
@@ -77,66 +77,6 @@ typedef struct cr_attention_cached_args {
     cr_qk_heads_args heads; /* q_in NULL: q and k are ready */
 } cr_attention_cached_args;
 
-/* What sampling makes of rows of logits before it draws: ids of a row's history are penalised (z < 0: z p, else z / p),
- * all are divided by the temperature, and only the kept ids can be drawn. Log-probs, entropies and gradients are those of
- * that distribution; which ids are kept does not move with the logits. Borrowed. Arrays are host memory and have an
- * element a row; a pass uploads them as cr_row_edits_mem. */
-typedef struct cr_row_edits {
-    float temperature, penalty; /* above 0; 1: off */
-    const float *temperatures;  /* of each row, instead; NULL: the same for all */
-    const size_t *kept_first;   /* into kept_ids; NULL: every row keeps all ids */
-    const int32_t *kept_num;    /* 0: this row keeps all ids */
-    const int32_t *kept_ids;    /* of a row: ascending, its label among them */
-    const int32_t *seen_list; /* the list that has the row's history; may be NULL if penalty is 1 */
-    const int32_t *seen_until;            /* and up to which place it had come */
-    const size_t *seen_first;             /* [lists + 1] */
-    const int32_t *seen_ids, *seen_place; /* of a list: ids ascending, and where each was first */
-} cr_row_edits;
-/* The same in memory of the device. */
-typedef struct cr_row_edits_mem {
-    float temperature, penalty;
-    const cr_mem *temperatures;
-    const cr_mem *kept_first; /* size_t, as is seen_first */
-    const cr_mem *kept_num, *kept_ids, *seen_list, *seen_until, *seen_first, *seen_ids, *seen_place;
-} cr_row_edits_mem;
-
-/* Vocabulary head on R rows: z = x W^T in float32, tile by tile of the vocabulary (fixed tiles).
- * log_prob = z[label] - lse, entropy = lse - sum(p z). Every output may be NULL. */
-typedef struct cr_head_args {
-    const cr_mem *x;      /* [R, h] act dtype */
-    const cr_weight *w;   /* [V, h] */
-    const cr_mem *labels; /* [R] */
-    int64_t num_rows;
-    cr_mem *log_prob, *entropy;    /* [R] float32 */
-    cr_mem *lse, *mean_z;          /* [R] float32, saved for backward: logsumexp and sum(p z) */
-    const cr_row_edits_mem *edits; /* z is what they make of the logits; NULL: the logits */
-    /* More of each row, with the log-probs of the same z and log-sum (equal bits for one word). */
-    cr_mem *rank;    /* [R] int32: 1 + words whose z is above that of the label */
-    int64_t num_top; /* the words with the largest z, falling; of equal ones the lower id first */
-    cr_mem *top_ids,
-        *top_log_prob; /* [R, num_top] int32, float32; -1, -inf: no more words are kept */
-    int64_t num_chosen;
-    const cr_mem *chosen_ids; /* [R, num_chosen] int32 below V; -1: none */
-    cr_mem *chosen_log_prob;  /* [R, num_chosen] float32; -inf: none, or not a kept word */
-} cr_head_args;
-
-/* dx[R, h] overwritten (act dtype), dw[V, h] += (float32, NULL if frozen); logits are recomputed
- * tile by tile: dz = g_log_prob (1[v = label] - p) - g_entropy p (z - mean_z). */
-typedef struct cr_head_grad_args {
-    cr_head_args fwd;                           /* x, w, labels, lse, mean_z */
-    const cr_mem *grad_log_prob, *grad_entropy; /* [R] float32; grad_entropy may be NULL */
-    cr_mem *dx;
-    cr_mem *dw;
-} cr_head_grad_args;
-
-/* For generation: the logits that cr_head reduces, with the same bits. */
-typedef struct cr_logits_args {
-    const cr_mem *x;    /* [R, h] act dtype */
-    const cr_weight *w; /* [V, h] */
-    int64_t num_rows;
-    cr_mem *logits; /* [R, V] float32 */
-} cr_logits_args;
-
 /* Changes of single logits; {0}: none. Host memory, read when the call returns. */
 typedef struct cr_word_edits {
     const int32_t *biased; /* ids, each once */
@@ -187,14 +127,5 @@ typedef struct cr_draw_args {
     cr_draw_part part;
     uint64_t *key; /* by PUT: what QUEUE queues is the same with the same key and logits */
 } cr_draw_args;
-
-/* log_prob of labels and entropy from rows of logits, with cr_head's edits, tiles and order. */
-typedef struct cr_logits_log_prob_args {
-    const cr_mem *logits; /* [R, V] float32 */
-    int64_t num_rows, vocab_size;
-    const cr_mem *labels; /* [R] */
-    const cr_row_edits_mem *edits;
-    float *log_prob, *entropy; /* [R] host, or NULL */
-} cr_logits_log_prob_args;
 
 #endif

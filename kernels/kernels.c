@@ -386,6 +386,10 @@ static cr_status check_head_grad(const cr_head_grad_args *a, work *w, cr_err *er
     CR_TRY(check_edits("head_grad", a->fwd.edits, err));
     if (!a->fwd.lse || !a->fwd.mean_z)
         return cr_fail(err, CR_EARG, "head_grad needs lse and mean_z of its forward");
+    if (a->words && (a->fwd.edits || a->fwd.num_chosen < 1 || !(a->words->temperature > 0)))
+        return cr_fail(err, CR_EARG, "head_grad: %lld words at temperature %g%s",
+                       (long long)a->fwd.num_chosen, (double)a->words->temperature,
+                       a->fwd.edits ? ", with edits" : "");
     return CR_OK;
 }
 

@@ -135,6 +135,14 @@ typedef enum cr_output {
     CR_VALUE,    /* of the state after this row's token */
     CR_NUM_OUTPUTS
 } cr_output;
+/* A loss over all logits of a row: run gets some rows at a time from the backward, and gives their gradient, without scale. */
+typedef struct cr_logits_loss {
+    cr_status (*run)(void *ctx, int64_t first_row, int64_t num_rows, const float *logits,
+                     float *grad, cr_err *err);
+    void *ctx;
+    float scale;
+} cr_logits_loss;
+
 /* Values of a batch's rows with labels, in row order, or the gradients of a loss with respect to them: host
  * arrays [n]; NULL: not wanted, and as a gradient zero. The others have no gradient; the log-probs that one
  * word of a row has in several of them have the same bits. Equal logits: the lower id comes first. */
@@ -148,6 +156,16 @@ typedef struct cr_outputs {
     const int32_t
         *candidates; /* [n, num_candidates], -1: fewer in this row, whose log-prob is -inf */
     float *candidate_log_probs; /* [n, num_candidates] */
+    /* For a loss over words, in a pass with a tape: the softmax of logits / temperature (0: no such loss). A gradient has its
+     * candidates, each at most once in a row, their candidate_log_probs, and log_sum. */
+    float temperature;
+    float *tempered; /* [n, num_candidates] log-probs in it; as a gradient by their logits */
+    float *log_sum;  /* [n] of logits / temperature */
+    float *rest;     /* [n] as a gradient by each other logit, divided by its probability */
+    float *states;   /* [n, num_states] what the head computes from; NULL: not wanted */
+    int64_t num_states;
+    const cr_logits_loss *logits_loss; /* of a gradient: beside all others; NULL: none */
+    int64_t first_row;                 /* its number of this pass's first row */
     /* Rows whose label is drawn from their logits before all else (in the batch it is any id). Without a tape. */
     const cr_draw_row *const *draw; /* [n], NULL: this one has its label; NULL: all have */
     int32_t *drawn;                 /* [n] labels after that; -1: the logits are not finite */

@@ -24,17 +24,17 @@ static int lane_of(uint32_t coll)
 static bool is_training(const char *phase)
 {
     return strcmp(phase, "train_step") == 0 || strcmp(phase, "sft_step") == 0 ||
-           strcmp(phase, "dpo_step") == 0;
+           strcmp(phase, "dpo_step") == 0 || strcmp(phase, "distill_step") == 0;
 }
 
 static const char *color_of(const char *phase)
 {
     static const char *const known[][2] = {
         {"train_step", "#5b8fd6"}, {"sft_step", "#5b8fd6"},
-        {"dpo_step", "#5b8fd6"},   {"generate", "#6bb58a"},
-        {"log_probs", "#a68bd1"},  {"sync", "#e3b04b"},
-        {"save", "#8f98a5"},       {"waiting for a command", "#eef1f5"},
-        {"starting", "#dfe3e9"}};
+        {"dpo_step", "#5b8fd6"},   {"distill_step", "#5b8fd6"},
+        {"generate", "#6bb58a"},   {"log_probs", "#a68bd1"},
+        {"sync", "#e3b04b"},       {"save", "#8f98a5"},
+        {"starting", "#dfe3e9"},   {"waiting for a command", "#eef1f5"}};
     static const char *const others[] = {"#7fb7be", "#c9a0b8", "#b5bd7c", "#a3a9c9"};
     uint32_t h = 0;
 

@@ -12,6 +12,10 @@
  *   skewed_reverse_kl   sum q (log q - log((1 - l) p + l q))
  *   js_divergence       1/2 sum p (log(p + e) - log(m + e)) + 1/2 sum q (log(q + e) - log(m + e)), m = (p + q) / 2, e = 1e-9
  * Logits of both are divided by kd_temperature, the teacher's also by teacher_temperature; there is no factor T^2.
+ *
+ * cr_kd_position has all logits of a position in float64. cr_kd_words has what travels between teacher and student, float32 log-probs of
+ * the k words in each one's softmax over the whole vocabulary; the tail is what they leave of 1, at least CR_KD_MIN_TAIL, since float32
+ * tells no more.
  */
 #ifndef CR_DISTILL_H
 #define CR_DISTILL_H
@@ -36,6 +40,8 @@ typedef struct cr_kd_config {
     double kd_temperature, teacher_temperature, adaptive_kl_alpha, skew_lambda;
 } cr_kd_config;
 
+#define CR_KD_MIN_TAIL 0x1p-23
+
 /* Of num entries with log p and log q, whose probabilities add up to 1: the loss, and into grad its derivatives with respect to
  * log q, as if those were independent. */
 double cr_kd_entries(const cr_kd_config *c, size_t num, const double *log_p, const double *log_q,
@@ -43,5 +49,10 @@ double cr_kd_entries(const cr_kd_config *c, size_t num, const double *log_p, con
 /* One position: logits [vocab] of both; grad [vocab]: of the loss with respect to the student's logits. */
 double cr_kd_position(const cr_kd_config *c, size_t vocab, const double *teacher,
                       const double *student, double *grad);
+/* The teacher's num largest words (all of the vocabulary, or fewer: then is_tail counts), each at its temperature. grad [num]: of the
+ * loss by the student's logits of these words, before any temperature; *rest: by that of each other word, divided by its probability.
+ * Equal distributions: 0 and 0. */
+double cr_kd_words(const cr_kd_config *c, size_t num, size_t vocab, const float *log_p,
+                   const float *log_q, double *grad, double *rest);
 
 #endif

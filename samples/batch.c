@@ -25,6 +25,8 @@ void cr_sample_batch_free(cr_sample_batch *b)
     cr_free(b->start);
     for (int c = 0; c < CR_NUM_COLUMNS; c++)
         cr_free(b->of[c]);
+    cr_free(b->words.ids);
+    cr_free(b->words.numbers);
     *b = (cr_sample_batch){0};
 }
 
@@ -205,6 +207,22 @@ static void write_column(writer *w, const cr_sample_batch *b, cr_batch_column co
                 *out++ = (float)x[t];
 }
 
+static void write_words(writer *w, const cr_sample_batch *b, const size_t *mine, size_t num,
+                        size_t num_tokens)
+{
+    const size_t each = b->words.num, all = num_tokens * each;
+    int32_t *ids = b->words.ids ? add_array(w, CR_FIELD_TOP_IDS, CR_RECORD_INT32, all) : NULL;
+    float *numbers =
+        add_array(w, ids ? CR_FIELD_TOP_LOG_PROBS : CR_FIELD_STATES, CR_RECORD_FLOAT32, all);
+
+    for (size_t k = 0, at = 0; k < num; k++) {
+        size_t from = b->start[mine[k]] * each, n = b->samples[mine[k]].num_response * each;
+        if (ids) memcpy(ids + at, b->words.ids + from, n * sizeof *ids);
+        memcpy(numbers + at, b->words.numbers + from, n * sizeof *numbers);
+        at += n;
+    }
+}
+
 void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int part,
                            unsigned columns, cr_record *out)
 {
@@ -221,14 +239,17 @@ void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int pa
     }
     for (unsigned left = columns; left; left &= left - 1)
         num_columns++;
-    out->owned = w.at = cr_alloc(
-        8 * num +
-        4 * (5 * num + num_ids + num_tokens + num_kept + num_columns * (num_tokens + num)) + 8);
+    out->owned = w.at =
+        cr_alloc(8 * num +
+                 4 * (5 * num + num_ids + num_tokens + num_kept + num_columns * (num_tokens + num) +
+                      2 * num_tokens * b->words.num) +
+                 8);
     write_samples(&w, b, deal, mine, num);
     if (b->has_temperatures) write_temperatures(&w, b, mine, num);
     if (is_filtered) write_kept(&w, b, mine, num, num_tokens, num_kept);
     for (int c = 0; c < CR_NUM_COLUMNS; c++)
         if (columns >> c & 1) write_column(&w, b, (cr_batch_column)c, mine, num, num_tokens);
+    if (b->words.num) write_words(&w, b, mine, num, num_tokens);
     cr_free(mine);
 }
 
@@ -249,6 +270,39 @@ cr_status cr_sample_batch_read(cr_sample_batch *b, const cr_deal *deal, int part
     for (size_t k = 0; k < num && err->status == CR_OK; k++)
         for (size_t t = b->start[mine[k]]; t < b->start[mine[k] + 1]; t++)
             to[t] = ((const float *)from)[at++];
+    cr_free(mine);
+    return err->status;
+}
+
+cr_status cr_sample_batch_read_words(cr_sample_batch *b, const cr_deal *deal, int part,
+                                     const cr_record *reply, size_t num, bool is_state, cr_err *err)
+{
+    const char *name = is_state ? CR_FIELD_STATES : CR_FIELD_TOP_LOG_PROBS;
+    struct cr_batch_words *w = &b->words;
+    size_t num_samples, want = 0, num_ids, num_floats, *mine;
+    const void *ids = NULL, *numbers;
+
+    CR_TRY(cr_record_get(reply, name, CR_RECORD_FLOAT32, &numbers, &num_floats, err));
+    num_ids = num_floats;
+    if (!is_state)
+        CR_TRY(cr_record_get(reply, CR_FIELD_TOP_IDS, CR_RECORD_INT32, &ids, &num_ids, err));
+    mine = take_part(b, deal, part, &num_samples);
+    for (size_t k = 0; k < num_samples; k++)
+        want += num * b->samples[mine[k]].num_response;
+    if (num_ids != want || num_floats != want)
+        cr_fail(err, CR_EFORMAT, "%zu %s and %zu ids, expected %zu", num_floats, name, num_ids,
+                want);
+    if (!w->numbers) {
+        w->num = num;
+        w->ids = is_state ? NULL : CR_NEW_ARRAY(int32_t, b->num_tokens * num + 1);
+        w->numbers = CR_NEW_ARRAY(float, b->num_tokens *num + 1);
+    }
+    for (size_t k = 0, at = 0; k < num_samples && err->status == CR_OK; k++) {
+        size_t to = b->start[mine[k]] * num, n = b->samples[mine[k]].num_response * num;
+        if (ids) memcpy(w->ids + to, (const int32_t *)ids + at, n * sizeof *w->ids);
+        memcpy(w->numbers + to, (const float *)numbers + at, n * sizeof *w->numbers);
+        at += n;
+    }
     cr_free(mine);
     return err->status;
 }

@@ -21,6 +21,7 @@ static const struct {
                        [CR_ASK_VALUES] = {"values", VALUE, "compute_values"},
                        [CR_ASK_VALUE_STEP] = {"value_step", VALUE, "train_step"},
                        [CR_ASK_DPO_STEP] = {"dpo_step", TRAIN},
+                       [CR_ASK_DISTILL_STEP] = {"distill_step", TRAIN},
                        [CR_ASK_SYNC] = {"sync", TRAIN | GENERATE},
                        [CR_ASK_SAVE] = {"save", TRAIN | VALUE},
                        [CR_ASK_SAVE_POLL] = {"save_poll", TRAIN | VALUE},

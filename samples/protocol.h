@@ -19,6 +19,7 @@ typedef enum cr_ask {
     CR_ASK_VALUES,
     CR_ASK_VALUE_STEP,
     CR_ASK_DPO_STEP,
+    CR_ASK_DISTILL_STEP,
     CR_ASK_SYNC,
     CR_ASK_SAVE,
     CR_ASK_SAVE_POLL,
@@ -53,7 +54,7 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_MESSAGE "message"
 #define CR_FIELD_HOST    "host"              /* of a rank that failed */
 #define CR_FIELD_OFFLOAD "is_offload_states" /* roles that share devices: go to the host after it */
-/* samples: log_probs, train_step, sft_step, values, value_step, dpo_step */
+/* samples: log_probs, train_step, sft_step, values, value_step, dpo_step, distill_step */
 #define CR_FIELD_PROMPTS      "prompts"
 #define CR_FIELD_LENGTHS      "lengths"
 #define CR_FIELD_PROMPT_OF    "prompt_of"
@@ -65,7 +66,12 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_KEPT_IDS     "kept_ids"
 /* log_probs */
 #define CR_FIELD_IS_BASE "is_base" /* of actor_train: with adapters off */
-/* train_step, sft_step, value_step, dpo_step; their arrays: rl/batch_columns.h */
+#define CR_FIELD_TOP     "top" /* number of likeliest words of each token that are wanted, too; */
+#define CR_FIELD_STATES  "states" /* or what the head computes them from; also the reply's name */
+/* replies to that; distill_step */
+#define CR_FIELD_TOP_IDS       "top_ids"
+#define CR_FIELD_TOP_LOG_PROBS "top_log_probs"
+/* train_step, sft_step, value_step, dpo_step, distill_step; their arrays: rl/batch_columns.h */
 #define CR_FIELD_MINIS    "minis"
 #define CR_FIELD_LR       "lr"
 #define CR_FIELD_COUNTS   "counts"

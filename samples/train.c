@@ -4,6 +4,7 @@
 #include "samples/protocol.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static cr_status get_ints(const cr_record *r, const char *name, const int32_t **out, size_t *num,
@@ -26,6 +27,60 @@ cr_status cr_floats_read(const cr_record *r, const char *name, size_t num, const
     if (n != num) return cr_fail(err, CR_EFORMAT, "%s has %zu numbers, expected %zu", name, n, num);
     *out = data;
     return CR_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+/* The words of one token; sorted [num] is scratch. */
+static cr_status check_words(const int32_t *ids, const float *log_probs, size_t num,
+                             int64_t vocab_size, int32_t *sorted, cr_err *err)
+{
+    memcpy(sorted, ids, num * sizeof *ids);
+    qsort(sorted, num, sizeof *sorted, by_id);
+    for (size_t i = 0; i < num; i++) {
+        bool is_twice = i > 0 && sorted[i] >= 0 && sorted[i] == sorted[i - 1];
+        if (sorted[i] < -1 || sorted[i] >= vocab_size || is_twice)
+            return cr_fail(err, CR_EFORMAT, "id %d of " CR_FIELD_TOP_IDS " is %s", sorted[i],
+                           is_twice ? "there twice" : "outside the vocabulary");
+        if (ids[i] < 0 ? !isinf(log_probs[i]) || log_probs[i] > 0
+                       : !isfinite(log_probs[i]) || log_probs[i] > 0)
+            return cr_fail(err, CR_ENUMERIC, "a log-prob of the teacher is %g",
+                           (double)log_probs[i]);
+    }
+    return CR_OK;
+}
+
+cr_status cr_words_read(const cr_record *r, const cr_samples *s, int64_t vocab_size,
+                        cr_teacher_words *out, cr_err *err)
+{
+    const bool is_state = cr_record_has(r, CR_FIELD_STATES);
+    const void *numbers;
+    size_t all, num_ids;
+    int32_t *sorted;
+
+    *out = (cr_teacher_words){.num = 1};
+    CR_TRY(cr_record_get(r, is_state ? CR_FIELD_STATES : CR_FIELD_TOP_LOG_PROBS, CR_RECORD_FLOAT32,
+                         &numbers, &all, err));
+    if (s->num_tokens) out->num = all / s->num_tokens;
+    if (out->num == 0 || out->num * s->num_tokens != all)
+        return cr_fail(err, CR_EFORMAT, "%zu numbers of a teacher for %zu tokens", all,
+                       s->num_tokens);
+    out->numbers = numbers;
+    if (is_state) return CR_OK;
+    CR_TRY(get_ints(r, CR_FIELD_TOP_IDS, &out->ids, &num_ids, err));
+    if (num_ids != all)
+        return cr_fail(err, CR_EFORMAT, "%zu " CR_FIELD_TOP_IDS ", %zu " CR_FIELD_TOP_LOG_PROBS,
+                       num_ids, all);
+    sorted = CR_NEW_ARRAY(int32_t, out->num);
+    for (size_t at = 0; at < all && err->status == CR_OK; at += out->num)
+        cr_note(check_words(out->ids + at, out->numbers + at, out->num, vocab_size, sorted, err));
+    cr_free(sorted);
+    return err->status;
 }
 
 /* Says which one an error is of. */
@@ -275,6 +330,8 @@ static const struct real_field {
     PAIR(accuracies),
     PAIR(chosen_log_probs),
     PAIR(rejected_log_probs),
+    {"distill_loss", offsetof(cr_train_sums, distill_loss), ADDED},
+    {"student_loss", offsetof(cr_train_sums, student_loss), ADDED},
     {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
     {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}
 #undef LOSS

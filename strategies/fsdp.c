@@ -116,6 +116,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cri_shards_destroy(f);
     cr_free(f->choices);
     cr_free(f->host_rows);
+    cr_free(f->host_words);
     cr_pass_state_destroy(f->pass_state);
     for (size_t i = 0; i < CR_COUNT(f->orders); i++)
         cr_free(f->orders[i].units);
@@ -236,7 +237,7 @@ typedef struct rows_of {
     int64_t num_cols;
 } rows_of;
 
-enum { NUM_ARRAYS = CR_NUM_OUTPUTS + 5 };
+enum { NUM_ARRAYS = CR_NUM_OUTPUTS + 8 };
 
 static void list_arrays(const cr_outputs *o, rows_of out[NUM_ARRAYS])
 {
@@ -248,6 +249,9 @@ static void list_arrays(const cr_outputs *o, rows_of out[NUM_ARRAYS])
         {"largest ids", o->top_ids, o->num_top},
         {"largest log-probs", o->top_log_probs, o->num_top},
         {"log-probs of candidates", o->candidate_log_probs, o->num_candidates},
+        {"tempered log-probs", o->tempered, o->num_candidates},
+        {"log-sums", o->log_sum, 1},
+        {"states", o->states, o->num_states},
         {"drawn ids", o->drawn, 1}};
 
     memcpy(out, list, sizeof list);
@@ -272,6 +276,13 @@ cr_outputs cri_outputs_from(const cr_outputs *all, int64_t first)
         rows.candidates += first * rows.num_candidates;
         rows.candidate_log_probs += first * rows.num_candidates;
     }
+    if (rows.tempered) {
+        rows.tempered += first * rows.num_candidates;
+        rows.log_sum += first;
+    }
+    if (rows.rest) rows.rest += first;
+    if (rows.states) rows.states += first * rows.num_states;
+    rows.first_row += first;
     return rows;
 }
 
@@ -351,12 +362,31 @@ static void scale_rows(float *x, size_t num, double scale)
         x[i] = (float)(x[i] * scale);
 }
 
+/* Of a loss over words: log-probs of its words twice, log-sums, and gradients, which come zeroed, too. */
+static void reserve_words(cr_fsdp *f, size_t num, cr_outputs *out, cr_outputs *grad)
+{
+    size_t words = num * (size_t)f->words.num_candidates;
+    float *at = f->host_words =
+        cr_reserve(f->host_words, &f->num_host_words, 3 * words + 2 * num + 1, sizeof *at);
+
+    *out = *grad = f->words;
+    out->candidate_log_probs = grad->candidate_log_probs = at;
+    out->tempered = at + words;
+    grad->tempered = at + 2 * words;
+    out->log_sum = grad->log_sum = at + 3 * words;
+    grad->rest = at + 3 * words + num;
+    memset(at, 0, (3 * words + 2 * num) * sizeof *at);
+}
+
 /* Host memory of a micro-batch's outputs and, zeroed, of their gradients. */
 static void reserve_outputs(cr_fsdp *f, size_t num, cr_outputs *out, cr_outputs *grad)
 {
     float *gradients;
 
     *out = *grad = (cr_outputs){{NULL}};
+    if (f->words.num_candidates) reserve_words(f, num, out, grad);
+    grad->logits_loss = f->words.logits_loss;
+    f->words = (cr_outputs){{NULL}};
     if (num > f->num_host_rows || !f->host_rows) {
         cr_free(f->host_rows);
         f->num_host_rows = num + num / 4 + 1;
@@ -376,6 +406,7 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
 {
     size_t num = num_labels(batch ? batch : dummy_batch()), first = 0, own;
     cr_outputs out, grad;
+    cr_logits_loss scaled;
     cr_pass pass;
 
     if (f->is_grad_complete)
@@ -389,6 +420,15 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
     if (batch) CR_TRY(loss(ctx, &out, num, &grad, err));
     for (int i = 0; i < CR_NUM_OUTPUTS && f->loss_scale > 0; i++)
         if (grad.of[i]) scale_rows(grad.of[i], num, f->loss_scale);
+    if (grad.tempered && f->loss_scale > 0) {
+        scale_rows(grad.tempered, num * (size_t)grad.num_candidates, f->loss_scale);
+        scale_rows(grad.rest, num, f->loss_scale);
+    }
+    if (grad.logits_loss && f->loss_scale > 0) {
+        scaled = *grad.logits_loss;
+        scaled.scale *= (float)f->loss_scale;
+        grad.logits_loss = &scaled;
+    }
     CR_TRY(cri_begin_root_grads(f, err));
     if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &own);
     grad = cri_outputs_from(&grad, (int64_t)first);
@@ -399,6 +439,17 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
 void cr_fsdp_set_adapter(cr_fsdp *f, int adapter)
 {
     f->adapter = adapter;
+}
+
+void cr_fsdp_set_words(cr_fsdp *f, const int32_t *ids, int64_t num, float temperature)
+{
+    f->words = (cr_outputs){
+        .candidates = ids, .num_candidates = num, .temperature = num ? temperature : 0};
+}
+
+void cr_fsdp_set_logits_loss(cr_fsdp *f, const cr_logits_loss *loss)
+{
+    f->words = (cr_outputs){.logits_loss = loss};
 }
 
 void cr_fsdp_set_aux_weight(cr_fsdp *f, float weight)

@@ -2,9 +2,7 @@
  *
  * shards.c what a rank keeps, and moving it to the host; gather.c gathered copies around modules, gradients
  * of units, hooks; fsdp.c life, passes; lanes.c forwards with a thread for each part of a batch; replicas.c equal bits over ddp; finite.c
- * parameters that are not finite; update.c complete gradients, loss
- * scale, AdamW
- */
+ * parameters that are not finite; update.c complete gradients, loss scale, AdamW */
 #ifndef CR_FSDP_IMPL_H
 #define CR_FSDP_IMPL_H
 
@@ -91,6 +89,10 @@ struct cr_fsdp {
     cr_moe *moe;         /* NULL: ep_size 1 */
     float *host_rows;    /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
     size_t num_host_rows;
+    cr_outputs
+        words; /* what cr_fsdp_set_words and cr_fsdp_set_logits_loss have said of the next backward */
+    float *host_words;
+    size_t num_host_words;
     int64_t frozen_version; /* how often frozen parameters were read: a sync's receivers have one */
     cr_weight_map senders;  /* of a sync: what each rank sends; made at the first one */
     int64_t num_updates;
@@ -182,8 +184,6 @@ int cri_max_alive(const cr_fsdp *f, bool are_trained);
 
 /* From labelled row `first` on. */
 cr_outputs cri_outputs_from(const cr_outputs *all, int64_t first);
-
-/* ---- save.c ---- */
 
 void cri_save_abandon(struct cr_fsdp *f); /* wait for the writer and forget its result */
 

@@ -84,6 +84,12 @@ typedef cr_status (*cr_loss_fn)(void *ctx, const cr_outputs *out, size_t num,
 /* Forward, loss, backward of one micro-batch; gradients are added to the shards. Collective. */
 CR_MUST cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
                                    cr_err *err);
+/* Words that the loss of the next backward is over, beside labels: ids [num labels, num], each at most once in a row, -1: none; borrowed.
+ * Its outputs then have log-probs of them by the softmax of logits / temperature (cr_outputs.tempered), and its gradients what follows
+ * from them. Local. */
+void cr_fsdp_set_words(cr_fsdp *f, const int32_t *ids, int64_t num, float temperature);
+/* A loss over all logits of the next backward's rows, beside the other one; borrowed. Without ulysses. Local. */
+void cr_fsdp_set_logits_loss(cr_fsdp *f, const cr_logits_loss *loss);
 /* Factor of the routers' auxiliary loss in the next backwards (0, as it is at first: none), and that loss
  * of the last of them, without the factor. Local. */
 void cr_fsdp_set_aux_weight(cr_fsdp *f, float weight);

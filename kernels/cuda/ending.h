@@ -86,6 +86,8 @@ typedef struct cri_dz {
     const int32_t *labels;
     word_edits edits;
     int64_t first_row, first_word; /* of the product's C */
+    const float *rest, *log_sum;   /* of a loss over words; NULL: none */
+    float temperature;
 } cri_dz;
 
 /* dz of the words of one row. */
@@ -94,6 +96,7 @@ struct dz_row {
     int64_t row, first_word, num_cols;
     float lse, mean_z, g, ge;
     int32_t label;
+    float rest, log_sum, temperature; /* rest 0: no loss over words */
 
     __device__ __forceinline__ float at(int64_t col, float z) const
     {
@@ -103,6 +106,7 @@ struct dz_row {
         if (!edit_word(*edits, row, id, z, slope)) return 0.0f;
         d = -(expf(z - lse) * fmaf(ge, z - mean_z, g));
         if (id == label) d += g;
+        if (rest != 0.0f) d = fmaf(rest, expf(z / temperature - log_sum), d);
         return d * slope;
     }
 };
@@ -119,7 +123,8 @@ template <class To> struct dz_ending {
         if (i >= m) return {};
         return {c + i * ldc,
                 {&dz.edits, at, dz.first_word, n, dz.lse[at], dz.mean_z[at], dz.grad_log_prob[at],
-                 dz.grad_entropy ? dz.grad_entropy[at] : 0.0f, dz.labels[at]}};
+                 dz.grad_entropy ? dz.grad_entropy[at] : 0.0f, dz.labels[at],
+                 dz.rest ? dz.rest[at] : 0.0f, dz.rest ? dz.log_sum[at] : 0.0f, dz.temperature}};
     }
 };
 

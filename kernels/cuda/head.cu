@@ -196,7 +196,45 @@ static cri_dz dz_of(const cr_head_grad_args *a, int64_t first, int64_t v0)
             in<int32_t>(a->fwd.labels),
             cri_cuda_edits(a->fwd.edits),
             first,
-            v0};
+            v0,
+            a->words ? in<float>(a->words->rest) : NULL,
+            a->words ? in<float>(a->words->log_sum) : NULL,
+            a->words ? a->words->temperature : 1.0f};
+}
+
+/* dz of the chosen words, which the product's epilogue does not know: from their log-probs, so that it is rounded once. */
+template <class T>
+static __global__ void put_words(T *dz, cri_dz how, int64_t num_rows, int64_t cols, int64_t num,
+                                 const int32_t *ids, const float *log_prob, const float *add)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, r = i / num,
+            row = how.first_row + r, at = row * num + i % num;
+    float g, ge, z_mean, d;
+
+    if (r >= num_rows) return;
+    int64_t col = ids[at] - how.first_word;
+    if (ids[at] < 0 || col < 0 || col >= cols) return;
+    g = how.grad_log_prob[row];
+    ge = how.grad_entropy ? how.grad_entropy[row] : 0.0f;
+    z_mean = log_prob[at] + how.lse[row] - how.mean_z[row];
+    d = -(expf(log_prob[at]) * fmaf(ge, z_mean, g));
+    if (ids[at] == how.labels[row]) d += g;
+    dz[r * GRAD_WORDS + col] = from_float<T>(d + add[at]);
+}
+
+template <class T>
+static cr_status place_words(cr_device *dev, const cr_head_grad_args *a, const cri_dz *how,
+                             void *dz, int64_t num_rows, int64_t cols, cr_err *err)
+{
+    int64_t num = a->fwd.num_chosen;
+    auto put = put_words<T>;
+
+    return launched("head_grad",
+                    CUDA_LAUNCH(put, blocks_for(num_rows * num, 256, INT32_MAX), dim3(256), 0,
+                                cri_cuda_stream(dev), (T *)dz, *how, num_rows, cols, num,
+                                in<int32_t>(a->fwd.chosen_ids), in<float>(a->fwd.chosen_log_prob),
+                                in<float>(a->words->dz)),
+                    err);
 }
 
 /* Words v0 .. of rows first .. first + num - 1. */
@@ -212,6 +250,7 @@ static cr_status take_back(cr_device *dev, const cr_head_grad_args *a, const bac
     z.c_dtype = w->dtype;
     z.dz = &how;
     CR_TRY(cri_cuda_product(dev, "head_grad", &z, err));
+    if (a->words) CR_TRY(CRI_BY_DTYPE(w->dtype, place_words, dev, a, &how, m->dz, num, cols, err));
     dx.a = m->dz;
     dx.is_b_turned = true;
     dx.n = dx.ldc = h;

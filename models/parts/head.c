@@ -26,6 +26,34 @@ typedef struct head_value {
     cr_mem **dev;
 } head_value;
 
+/* Log-probs of the candidates and the log-sum at another temperature: the head once more. */
+static cr_status temper(cr_pass *p, const cr_head_args *all, const cr_outputs *out, cr_err *err)
+{
+    const size_t rows = (size_t)all->num_rows * 4, words = rows * (size_t)out->num_candidates;
+    const cr_row_edits_mem edits = {.temperature = out->temperature, .penalty = 1};
+    cr_head_args a = *all;
+
+    if (out->temperature < 1 || out->temperature > 1) {
+        a.edits = &edits;
+        a.log_prob = a.entropy = a.mean_z = NULL;
+        CR_TRY(cri_push_32bit(p->scratch, a.num_rows, &a.lse, err));
+        CR_TRY(cri_push_32bit(p->scratch, a.num_rows * a.num_chosen, &a.chosen_log_prob, err));
+        CR_TRY(cr_head(p->dev, &a, err));
+    }
+    if (words) CR_TRY(cr_download(p->dev, out->tempered, a.chosen_log_prob, words, err));
+    return cr_download(p->dev, out->log_sum, a.lse, rows, err);
+}
+
+static cr_status give_states(cr_pass *p, const cr_head_args *a, float *states, cr_err *err)
+{
+    size_t num = (size_t)(a->num_rows * a->w->num_cols);
+    cr_mem *wide;
+
+    CR_TRY(cri_push_32bit(p->scratch, (int64_t)num, &wide, err));
+    CR_TRY(cr_cast(p->dev, &(cr_cast_args){CR_F32, wide, p->dtype, a->x, num}, err));
+    return cr_download(p->dev, states, wide, num * sizeof *states, err);
+}
+
 static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_err *err)
 {
     cr_mem *candidates = NULL;
@@ -55,7 +83,8 @@ static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_
         if (values[i].host)
             CR_TRY(cr_download(p->dev, values[i].host, *values[i].dev,
                                (size_t)(a->num_rows * values[i].num_cols) * 4, err));
-    return CR_OK;
+    if (out->states) CR_TRY(give_states(p, a, out->states, err));
+    return out->temperature > 0 ? temper(p, a, out, err) : CR_OK;
 }
 
 /* Labels of some rows, from their logits. */
@@ -143,11 +172,90 @@ static cr_status words_forward(const cr_module *m, cr_pass *p, const cr_mem *nor
     return outputs(p, &a, want->out, err);
 }
 
+/* A loss over words, from the host. */
+static cr_status push_words(cr_pass *p, const cr_outputs *grad, cr_head_grad_args *a,
+                            cr_head_words *words, cr_err *err)
+{
+    const cri_head *h = &p->state->head;
+    const size_t bytes = (size_t)(h->num_rows * grad->num_candidates) * 4;
+    cr_mem *ids, *log_probs, *dz, *rest, *log_sum;
+
+    CR_TRY(cr_stack_push_copy(p->scratch, grad->candidates, bytes, &ids, err));
+    CR_TRY(cr_stack_push_copy(p->scratch, grad->candidate_log_probs, bytes, &log_probs, err));
+    CR_TRY(cr_stack_push_copy(p->scratch, grad->tempered, bytes, &dz, err));
+    CR_TRY(push_rows(p->scratch, h, grad->rest, &rest, err));
+    CR_TRY(push_rows(p->scratch, h, grad->log_sum, &log_sum, err));
+    *words = (cr_head_words){dz, rest, log_sum, grad->temperature};
+    a->fwd.num_chosen = grad->num_candidates;
+    a->fwd.chosen_ids = ids;
+    a->fwd.chosen_log_prob = log_probs;
+    a->words = words;
+    return CR_OK;
+}
+
+/* Some rows of the head: their logits in z, dz in the dtype of the pass, and both on the host. */
+typedef struct some_logits {
+    int64_t first, num;
+    cr_mem *z, *dz;
+    float *host;
+} some_logits;
+
+static cr_status back_some(cr_pass *p, const cr_head_grad_args *a, const cr_outputs *grad,
+                           const some_logits *s, cr_err *err)
+{
+    const cr_weight *w = a->fwd.w;
+    const cr_logits_loss *loss = grad->logits_loss;
+    const cr_mem *x = cr_at_const(p->dtype, a->fwd.x, s->first * w->num_cols);
+    size_t words = (size_t)(s->num * w->num_rows);
+    float *back = s->host + words;
+
+    CR_TRY(cr_logits(p->dev, &(cr_logits_args){x, w, s->num, s->z}, err));
+    CR_TRY(cr_download(p->dev, s->host, s->z, words * sizeof *back, err));
+    CR_TRY(loss->run(loss->ctx, grad->first_row + s->first, s->num, s->host, back, err));
+    for (size_t i = 0; i < words; i++)
+        back[i] *= loss->scale;
+    CR_TRY(cr_upload(p->dev, s->z, back, words * sizeof *back, err));
+    CR_TRY(cr_cast(p->dev, &(cr_cast_args){p->dtype, s->dz, CR_F32, s->z, words}, err));
+    return cr_linear_grad(
+        p->dev,
+        &(cr_linear_grad_args){.x = x,
+                               .dy = s->dz,
+                               .w = w,
+                               .dx = cr_at(p->dtype, a->dx, s->first * w->num_cols),
+                               .is_dx_added = true,
+                               .dw = a->dw,
+                               .num_rows = s->num},
+        err);
+}
+
+/* A loss over all logits: of as many rows at a time as MAX_BYTES hold. It adds to dx and dw. */
+static cr_status back_logits(cr_pass *p, const cr_head_grad_args *a, const cr_outputs *grad,
+                             cr_err *err)
+{
+    enum { MAX_BYTES = 16 << 20 };
+    const int64_t vocab = a->fwd.w->num_rows, rows = a->fwd.num_rows,
+                  max = cr_max64(1, MAX_BYTES / (vocab * 4)), most = rows < max ? rows : max;
+    size_t mark = cr_stack_mark(p->scratch);
+    some_logits s = {.host = CR_NEW_ARRAY(float, 2 * most * vocab)};
+
+    CR_TRY_GOTO(out, cri_push_32bit(p->scratch, most * vocab, &s.z, err));
+    CR_TRY_GOTO(out, cri_push(p->scratch, p, most, vocab, &s.dz, err));
+    for (; s.first < rows; s.first += max) {
+        s.num = rows - s.first < max ? rows - s.first : max;
+        CR_TRY_GOTO(out, back_some(p, a, grad, &s, err));
+    }
+out:
+    cr_stack_release(p->scratch, mark);
+    cr_free(s.host);
+    return err->status;
+}
+
 static cr_status words_backward(const cr_module *m, cr_pass *p, const cr_mem *normed,
                                 const cr_outputs *grad, cr_mem *dx, cr_err *err)
 {
     const cri_head *h = &p->state->head;
     cr_mem *of[CR_NUM_OUTPUTS] = {NULL};
+    cr_head_words words;
     cr_head_grad_args a;
 
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
@@ -157,7 +265,9 @@ static cr_status words_backward(const cr_module *m, cr_pass *p, const cr_mem *no
                             .grad_entropy = of[CR_ENTROPY],
                             .dx = dx,
                             .dw = cri_grad(m->weight)};
-    return cr_head_grad(p->dev, &a, err);
+    if (grad->num_candidates) CR_TRY(push_words(p, grad, &a, &words, err));
+    CR_TRY(cr_head_grad(p->dev, &a, err));
+    return grad->logits_loss ? back_logits(p, &a, grad, err) : CR_OK;
 }
 
 const cri_head_ops cri_words_head_ops = {.gives = {[CR_LOG_PROB] = true, [CR_ENTROPY] = true},

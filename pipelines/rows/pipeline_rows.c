@@ -216,7 +216,9 @@ static cr_status open_pipeline(const cr_config *config, void **out, cr_err *err)
     cr_rows *r = CR_NEW(cr_rows);
 
     r->c = config;
-    r->kind = config->kind == CR_PIPELINE_SFT ? &cr_rows_sft : &cr_rows_dpo;
+    r->kind = config->kind == CR_PIPELINE_SFT   ? &cr_rows_sft
+              : config->kind == CR_PIPELINE_DPO ? &cr_rows_dpo
+                                                : &cr_rows_distill;
     *out = r;
     return load(r, err);
 }

@@ -1,7 +1,7 @@
-/* rows.h -- a run over rows that have their answers: what the pipelines sft and dpo share (pipelines/rows/ only).
+/* rows.h -- a run over rows that have their answers: what the pipelines sft, dpo and distill share (pipelines/rows/ only).
  *
  * pipeline_rows.c is the loop: rows of a step, one optimizer update each, validation before step 0, every eval_steps and after the last
- * step, checkpoints. sft.c and dpo.c are what is trained on: which samples a row is, its loss, its metrics. A kind more is one
+ * step, checkpoints. sft.c, dpo.c and distill.c are what is trained on: which samples a row is, its loss, its metrics. A kind more is one
  * cr_rows_kind.
  */
 #ifndef CR_ROWS_H
@@ -16,9 +16,10 @@
 typedef struct cr_rows cr_rows;
 
 typedef struct cr_rows_kind {
-    cr_ask ask;         /* of an update */
-    const char *score;  /* the metric that the terminal's curve shows */
-    size_t num_samples; /* of a row */
+    cr_ask ask;           /* of an update */
+    const char *score;    /* the metric that the terminal's curve shows */
+    const char *val_loss; /* of sft and distill: the metric of the validation */
+    size_t num_samples;   /* of a row */
     /* Append the rows of the files that `from` names; CR_ECONFIG: they have none to learn from. */
     cr_status (*load)(cr_rows *r, const cr_worker_config *from, cr_dataset *data, cr_err *err);
 
@@ -29,7 +30,7 @@ typedef struct cr_rows_kind {
     cr_status (*begin)(cr_rows *r, cr_err *err);
     void (*end)(cr_rows *r);
 } cr_rows_kind;
-extern const cr_rows_kind cr_rows_sft, cr_rows_dpo;
+extern const cr_rows_kind cr_rows_sft, cr_rows_dpo, cr_rows_distill;
 
 struct cr_rows {
     cr_run *run;
@@ -60,5 +61,14 @@ CR_MUST cr_status cr_rows_log_probs(cr_rows *r, cr_role role, cr_sample_batch *b
                                     cr_batch_column column, cr_err *err);
 /* Rows of the validation set that are computed at a time. */
 size_t cr_rows_num_at_once(const cr_rows *r);
+
+/* ---- sft.c, also of distill: rows with one answer ---- */
+
+CR_MUST cr_status cr_rows_load_answers(cr_rows *r, const cr_worker_config *from, cr_dataset *data,
+                                       cr_err *err);
+/* Rows of a step as samples, with CR_COLUMN_MASK where some tokens are not learnt; returns how many are, at least 1. */
+size_t cr_rows_answers(const cr_rows *r, const uint32_t *rows, cr_sample_batch *b);
+/* Mean loss of a learnt token over the whole validation set. */
+CR_MUST cr_status cr_rows_validate_answers(cr_rows *r, bool is_final, cr_metrics *m, cr_err *err);
 
 #endif

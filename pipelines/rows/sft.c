@@ -1,7 +1,7 @@
 /* sft.c -- supervised fine-tuning: what of a row is learnt, and its loss (see rows.h).
  *
  * What follows a row's prompt is the response; tokens of it that `learns` leaves out have no loss. The first token has nothing to be
- * predicted from, so it is always of the prompt. */
+ * predicted from, so it is always of the prompt. With distill_on_prompt a row learns all its tokens but that one. */
 #include "data/prompts.h"
 #include "pipelines/rows/rows.h"
 #include "reports/metrics.h"
@@ -9,49 +9,57 @@
 
 #include <math.h>
 
-static size_t prompt_of(const cr_row *row)
+static size_t prompt_of(const cr_rows *r, const cr_row *row)
 {
-    return row->num_prompt ? row->num_prompt : 1;
+    return row->num_prompt && !r->c->distill.distill_on_prompt ? row->num_prompt : 1;
+}
+
+static bool is_learnt(const cr_rows *r, const cr_row *row, size_t t)
+{
+    return !row->learns || row->learns[t] || r->c->distill.distill_on_prompt;
 }
 
 /* Tokens of a row that have a loss. */
-static size_t num_learnt(const cr_row *row)
+static size_t num_learnt(const cr_rows *r, const cr_row *row)
 {
     size_t num = 0;
 
-    for (size_t t = prompt_of(row); t < row->num_ids; t++)
-        num += !row->learns || row->learns[t];
+    for (size_t t = prompt_of(r, row); t < row->num_ids; t++)
+        num += is_learnt(r, row, t);
     return num;
 }
 
 /* Rows that are cut before their answer begins have nothing to learn. */
-static cr_status check_answers(const cr_dataset *data, int64_t sequence_length, const char *what,
+static cr_status check_answers(const cr_rows *r, const cr_dataset *data, const char *what,
                                cr_err *err)
 {
+    const int64_t sequence_length = r->c->sequence_length;
     size_t num_empty = 0;
 
     for (size_t i = 0; i < data->num_rows; i++)
-        num_empty += num_learnt(&data->rows[i]) == 0;
+        num_empty += num_learnt(r, &data->rows[i]) == 0;
     if (num_empty && num_empty == data->num_rows)
         return cr_fail(
             err, CR_ECONFIG,
             "%s: no row has a token of its answer within sequence_length %lld (raise it)", what,
             (long long)sequence_length);
     if (num_empty)
-        cr_log(CR_LOG_WARN, "sft",
+        cr_log(CR_LOG_WARN, cr_pipeline_names[r->c->kind],
                "%s: %zu of %zu rows have no token of their answer within sequence_length %lld",
                what, num_empty, data->num_rows, (long long)sequence_length);
     return CR_OK;
 }
 
-static cr_status load(cr_rows *r, const cr_worker_config *from, cr_dataset *data, cr_err *err)
+cr_status cr_rows_load_answers(cr_rows *r, const cr_worker_config *from, cr_dataset *data,
+                               cr_err *err)
 {
     CR_TRY(cr_rows_load(r, from, cr_prompt_encode_sft, data, err));
-    return check_answers(data, r->c->sequence_length, from->name, err);
+    return check_answers(r, data, from->name, err);
 }
 
 /* A sample's id is its place in rows; a row without any token is no sample. The batch has CR_COLUMN_MASK where a row has `learns`. */
-static void batch_of(const cr_row *data, const uint32_t *rows, size_t num, cr_sample_batch *b)
+static void batch_of(const cr_rows *r, const cr_row *data, const uint32_t *rows, size_t num,
+                     cr_sample_batch *b)
 {
     bool has_mask = false;
     size_t n = 0;
@@ -59,7 +67,7 @@ static void batch_of(const cr_row *data, const uint32_t *rows, size_t num, cr_sa
     cr_sample_batch_init(b, num);
     for (size_t i = 0; i < num; i++) {
         const cr_row *row = &data[rows ? rows[i] : i];
-        size_t prompt = prompt_of(row);
+        size_t prompt = prompt_of(r, row);
         if (row->num_ids < prompt) continue;
         b->samples[n++] = (struct cr_batch_sample){.id = i,
                                                    .prompt = row->ids,
@@ -73,23 +81,30 @@ static void batch_of(const cr_row *data, const uint32_t *rows, size_t num, cr_sa
     for (size_t k = 0; k < n && has_mask; k++) {
         const cr_row *row = &data[rows ? rows[b->samples[k].id] : b->samples[k].id];
         double *mask = cr_sample_batch_add(b, CR_COLUMN_MASK) + b->start[k];
-        for (size_t t = prompt_of(row); t < row->num_ids; t++)
-            *mask++ = !row->learns || row->learns[t];
+        for (size_t t = prompt_of(r, row); t < row->num_ids; t++)
+            *mask++ = is_learnt(r, row, t);
     }
+}
+
+size_t cr_rows_answers(const cr_rows *r, const uint32_t *rows, cr_sample_batch *b)
+{
+    size_t num = 0;
+
+    for (size_t i = 0; i < r->batch; i++)
+        num += num_learnt(r, &r->data.rows[rows[i]]);
+    batch_of(r, r->data.rows, rows, r->batch, b);
+    return num ? num : 1;
 }
 
 static cr_status train(cr_rows *r, const uint32_t *rows, double lr, cr_metrics *m, cr_err *err)
 {
-    double start = cr_now_s(), tokens = 0;
+    double start = cr_now_s(), tokens;
     uint64_t counts[CR_MINI_COUNTS] = {0};
     cr_train_sums sums = {0};
     cr_sample_batch batch;
 
-    for (size_t i = 0; i < r->batch; i++)
-        tokens += (double)num_learnt(&r->data.rows[rows[i]]);
-    if (tokens < 1) tokens = 1;
-    counts[CR_MINI_TOKENS] = (uint64_t)tokens;
-    batch_of(r->data.rows, rows, r->batch, &batch);
+    counts[CR_MINI_TOKENS] = cr_rows_answers(r, rows, &batch);
+    tokens = (double)counts[CR_MINI_TOKENS];
     cr_note(cr_rows_update(r, &batch, counts, lr, &sums, err));
     cr_sample_batch_free(&batch);
     CR_TRY(err->status);
@@ -106,7 +121,7 @@ static cr_status ask_rows(cr_rows *r, size_t first, size_t end, double *nll, cr_
 {
     cr_sample_batch batch;
 
-    batch_of(r->validation.rows + first, NULL, end - first, &batch);
+    batch_of(r, r->validation.rows + first, NULL, end - first, &batch);
     cr_note(cr_rows_log_probs(r, CR_ROLE_TRAIN, &batch, CR_COLUMN_LOG_PROBS, err));
     for (size_t k = 0; k < batch.num && err->status == CR_OK; k++) {
         const double *mask = batch.of[CR_COLUMN_MASK];
@@ -119,7 +134,7 @@ static cr_status ask_rows(cr_rows *r, size_t first, size_t end, double *nll, cr_
 
 /* Mean loss of a learnt token over the whole validation set. Rows are summed in their order, so the number
  * does not depend on how they are cut into ranks and micro-batches. */
-static cr_status validate(cr_rows *r, bool is_final, cr_metrics *m, cr_err *err)
+cr_status cr_rows_validate_answers(cr_rows *r, bool is_final, cr_metrics *m, cr_err *err)
 {
     size_t n = r->validation.num_rows, per = cr_rows_num_at_once(r);
     double *nll = CR_NEW_ARRAY(double, n), sum = 0, tokens = 0;
@@ -128,17 +143,18 @@ static cr_status validate(cr_rows *r, bool is_final, cr_metrics *m, cr_err *err)
         cr_note(ask_rows(r, first, n - first < per ? n : first + per, nll + first, err));
     for (size_t i = 0; i < n; i++) {
         sum += nll[i];
-        tokens += (double)num_learnt(&r->validation.rows[i]);
+        tokens += (double)num_learnt(r, &r->validation.rows[i]);
     }
     cr_free(nll);
     CR_TRY(err->status);
-    cr_metrics_set(m, sum / tokens, "%ssft_train/val_loss", is_final ? "final/" : "");
+    cr_metrics_set(m, sum / tokens, "%s%s", is_final ? "final/" : "", r->kind->val_loss);
     return CR_OK;
 }
 
 const cr_rows_kind cr_rows_sft = {.ask = CR_ASK_SFT_STEP,
                                   .score = "sft_train/loss",
+                                  .val_loss = "sft_train/val_loss",
                                   .num_samples = 1,
-                                  .load = load,
+                                  .load = cr_rows_load_answers,
                                   .train = train,
-                                  .validate = validate};
+                                  .validate = cr_rows_validate_answers};

@@ -102,7 +102,7 @@ static cr_status check_identity(const cr_role_service *r, const cr_config *c, cr
     int64_t vocab_size = 0;
 
     CR_TRY_GOTO(out, cr_digest_file(path, own, NULL, err));
-    CR_TRY_GOTO(out, cr_vocab_size_read(c->train.model_path, &vocab_size, err));
+    CR_TRY_GOTO(out, cr_model_number_read(c->train.model_path, "vocab_size", &vocab_size, err));
     if (strcmp(own, id->tokenizer) != 0)
         cr_fail(err, CR_ECONFIG,
                 "its tokenizer (SHA-256 %.12s) is not that of the run (%.12s, %.160s): ids would "

@@ -40,8 +40,9 @@ CR_MUST cr_status cr_role_service_ask(cr_role_service *r, cr_run *run, cr_sample
 /* Whether each id of the run's tokenizer is the same token in that of w's model, which has no fewer ids. CR_ECONFIG. */
 CR_MUST cr_status cr_vocabulary_check(const cr_config *config, const cr_worker_config *w,
                                       const cr_tokenizer *tokenizer, cr_err *err);
-/* vocab_size of config.json, or of its text_config; 0: it says none. */
-CR_MUST cr_status cr_vocab_size_read(const char *folder, int64_t *out, cr_err *err);
+/* A number of config.json, or of its text_config: vocab_size, hidden_size; 0: it says none. */
+CR_MUST cr_status cr_model_number_read(const char *folder, const char *key, int64_t *out,
+                                       cr_err *err);
 
 /* ---- what comes back: any bytes (pure functions) ---- */
 

@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-cr_status cr_vocab_size_read(const char *folder, int64_t *out, cr_err *err)
+cr_status cr_model_number_read(const char *folder, const char *key, int64_t *out, cr_err *err)
 {
     char *path = cr_path_join(folder, "config.json");
     json_t *root = NULL, *inner;
 
     if (cr_json_read_file(path, &root, err) == CR_OK) {
         inner = json_object_get(root, "text_config");
-        *out = json_integer_value(json_object_get(inner ? inner : root, "vocab_size"));
+        *out = json_integer_value(json_object_get(inner ? inner : root, key));
     }
     json_decref(root);
     cr_free(path);
@@ -47,8 +47,8 @@ cr_status cr_vocabulary_check(const cr_config *c, const cr_worker_config *w,
     int64_t own = 0, its = 0;
 
     if (strcmp(w->model_path, c->train.model_path) == 0) return CR_OK;
-    CR_TRY_GOTO(out, cr_vocab_size_read(c->train.model_path, &own, err));
-    CR_TRY_GOTO(out, cr_vocab_size_read(w->model_path, &its, err));
+    CR_TRY_GOTO(out, cr_model_number_read(c->train.model_path, "vocab_size", &own, err));
+    CR_TRY_GOTO(out, cr_model_number_read(w->model_path, "vocab_size", &its, err));
     if (its < own)
         cr_fail(err, CR_ECONFIG, "its vocabulary has %lld ids, that of the run %lld",
                 (long long)its, (long long)own);

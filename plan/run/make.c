@@ -40,14 +40,17 @@ static bool excuse(cr_diagnostics *d)
 }
 
 /* Blocks with devices, as the file names them: roles of either kind of file, and judges of the run. */
-enum { NUM_BLOCKS = 2 * CR_NUM_ROLES };
+enum { NUM_BLOCKS = 3 * CR_NUM_ROLES };
 
 static char *block_name(const cr_node *root, size_t i)
 {
     const cr_role_kind *kind = &cr_role_kinds[i % CR_NUM_ROLES];
-    const char *name = i < CR_NUM_ROLES ? kind->name : kind->sft_name;
+    const char *name = i < CR_NUM_ROLES       ? kind->name
+                       : i < 2 * CR_NUM_ROLES ? kind->sft_name
+                                              : kind->distill_name;
     const cr_node *rewards = cr_node_get(root, "rewards");
 
+    if (i >= 2 * CR_NUM_ROLES && name == kind->name) name = NULL; /* it is of both kinds */
     if (i >= NUM_BLOCKS) return cr_asprintf("rewards.%s", rewards->items[i - NUM_BLOCKS].key);
     return name ? cr_strdup(name) : NULL;
 }

@@ -102,6 +102,24 @@ static void read_sums(const cr_record *r)
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
 }
 
+/* What a teacher says of the tokens: ids that are words, each once in a token, or none. */
+static void read_words(const cr_record *r, const cr_samples *s)
+{
+    cr_teacher_words w;
+    cr_err err = {0};
+
+    if (cr_words_read(r, s, VOCAB, &w, &err) != CR_OK) {
+        CR_CHECK(err.msg[0], "no message");
+        return;
+    }
+    for (size_t i = 0; w.ids && i < s->num_tokens * w.num; i++) {
+        CR_CHECK(w.ids[i] >= -1 && w.ids[i] < VOCAB, "id %d", w.ids[i]);
+        CR_CHECK(w.numbers[i] <= 0, "log-prob %g", (double)w.numbers[i]);
+        for (size_t k = i / w.num * w.num; k < i; k++)
+            CR_CHECK(w.ids[i] < 0 || w.ids[k] != w.ids[i], "id %d twice", w.ids[i]);
+    }
+}
+
 static void read_samples(const cr_record *r)
 {
     cr_samples s;
@@ -122,6 +140,7 @@ static void read_samples(const cr_record *r)
                 CR_CHECK(*id >= 0 && *id < VOCAB && (k == 0 || *id > id[-1]), "kept word %d", *id);
             }
         read_step(r, &s);
+        read_words(r, &s);
     } else {
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
     }

@@ -466,6 +466,22 @@ static void moves(void **state)
 
 /* ---- head ---- */
 
+/* num words of each row, each at most once in it, some -1; row r has its label's (some_ints), too. */
+static int words_once(int64_t rows, int64_t num, int64_t vocab)
+{
+    int32_t *ids = CR_NEW_ARRAY(int32_t, rows * num);
+    int at;
+
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < num; i++)
+            ids[r * num + i] = r % 7 == 3 && i == 1
+                                   ? -1
+                                   : (int32_t)((r * 7 + r * r % 5 + 3 + i * (vocab / num)) % vocab);
+    at = ints(ids, rows * num);
+    cr_free(ids);
+    return at;
+}
+
 static void head(void **state)
 {
     static const int64_t shape[][3] = {{3, 16, 7},     {5, 33, 2100},
@@ -488,7 +504,10 @@ static void head(void **state)
                 chosen_lp = floats(CR_F32, R * CHOSEN, 1, near), g = floats(CR_F32, 2 * R, 1, 0),
                 dx = floats(dt, R * k, 1, grad_near),
                 dw = floats(CR_F32, V * k, 1,
-                            grad_near * (R > 4096 ? 16 : 4)); /* sums of R numbers */
+                            grad_near * (R > 4096 ? 16 : 4)), /* sums of R numbers */
+                once = words_once(R, CHOSEN, V), dz = floats(CR_F32, R * CHOSEN, 1, 0),
+                log_sum = floats(CR_F32, R, 1, 0), dx_words = floats(dt, R * k, 1, grad_near * 4),
+                dw_words = floats(CR_F32, V * k, 1, grad_near * (R > 4096 ? 64 : 16));
             for (int d = 0; d < 2; d++) {
                 cr_device *on = d ? dev : cpu;
                 cr_weight weight = {M(w), dt, V, k, NULL};
@@ -510,7 +529,16 @@ static void head(void **state)
                                   .num_chosen = CHOSEN,
                                   .chosen_ids = M(chosen),
                                   .chosen_log_prob = M(chosen_lp)};
-                cr_head_grad_args grad = {a, M(g), cr_at(CR_F32, M(g), R), M(dx), M(dw)};
+                cr_head_words words = {M(dz), cr_at(CR_F32, M(g), R), M(log_sum), 1.5f};
+                cr_head_grad_args grad = {a, M(g), cr_at(CR_F32, M(g), R), M(dx), M(dw), NULL};
+                OK(cr_head(on, &a, &err));
+                OK(cr_head_grad(on, &grad, &err));
+                a.chosen_ids =
+                    M(once); /* the cpu has the logits of these, the other its log-probs */
+                a.rank = NULL, a.num_top = 0;
+                grad = (cr_head_grad_args){
+                    a,           M(g),        s % 2 ? cr_at(CR_F32, M(g), R) : NULL,
+                    M(dx_words), M(dw_words), &words};
                 OK(cr_head(on, &a, &err));
                 OK(cr_head_grad(on, &grad, &err));
             }

@@ -25,7 +25,7 @@ static void test_commands_are_found_by_their_roles_only(void **state)
                 assert_non_null(strstr(err.msg, cr_ask_name((cr_ask)a)));
             }
         }
-    assert_int_equal(num, 25);
+    assert_int_equal(num, 26);
     assert_true(cr_ask_is_for(CR_ASK_VALUES, CR_ROLE_CRITIC));
     assert_true(cr_ask_is_for(CR_ASK_RESUME, CR_ROLE_CRITIC));
     assert_false(cr_ask_is_for(CR_ASK_SYNC, CR_ROLE_CRITIC)); /* engines have actor_train's */
@@ -96,6 +96,11 @@ static void test_ranks_are_assigned_in_order(void **state)
     c.kind = CR_PIPELINE_DPO;
     c.reference.is_needed = true, c.teacher.is_needed = false;
     check_ranks(&c, names, (const int[]){2, 0, 1, 0, 0});
+    c.kind = CR_PIPELINE_DISTILL;
+    c.teacher.is_needed = true;
+    check_ranks(&c,
+                (const char *const[]){"student", "actor_infer", "reference", "teacher", "critic"},
+                (const int[]){2, 0, 0, 2, 0});
 }
 
 /* Numbers with the same rest on the same host share a GPU; roles with the same number count once. */

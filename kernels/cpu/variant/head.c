@@ -295,6 +295,44 @@ static void dz_edited(const cr_head_grad_args *a, const row_words *words, const 
     CR_BY_DTYPE(dtype, put_row, dz, at, wide, t->cols);
 }
 
+/* Of a loss over words: what row r of dz gets beside what `wide` has, from its logits z. */
+static void add_words(const cr_head_grad_args *a, const head_tile *t, int64_t r, const float *z,
+                      float *wide)
+{
+    const cr_head_words *words = a->words;
+    const int64_t num = a->fwd.num_chosen;
+    const int32_t *ids = (const int32_t *)cr_mem_to_host(a->fwd.chosen_ids) + r * num;
+    const float *dz = (const float *)cr_mem_to_host(words->dz) + r * num,
+                rest = ((const float *)cr_mem_to_host(words->rest))[r],
+                log_sum = ((const float *)cr_mem_to_host(words->log_sum))[r];
+    float own[TILE];
+
+    memcpy(own, wide, (size_t)t->cols * sizeof *own);
+    if (rest < 0 || rest > 0)
+        V_EACH(i, some, t->cols, {
+            vf x = v_get_left(CR_F32, z, i, some) / v_set(words->temperature) - v_set(log_sum);
+            vf d = v_fma(v_set(rest), v_exp(x), v_get_left(CR_F32, wide, i, some));
+            v_put_left(CR_F32, wide, i, d, some);
+        });
+    for (int64_t i = 0; i < num; i++) {
+        int64_t at = ids[i] - t->v0;
+        if (ids[i] >= 0 && at >= 0 && at < t->cols) wide[at] = own[at] + dz[i];
+    }
+}
+
+/* The same as dz_row, with those. */
+static void dz_words(const cr_head_grad_args *a, const row_words *words, const head_tile *t,
+                     int64_t r, const float *z, void *dz, int64_t at)
+{
+    row_grad g = row_grad_of(a, r);
+    float wide[TILE];
+
+    dz_row(CR_F32, z, t->cols, g.lse, g.mean_z, g.log_prob, g.entropy, words->labels[r] - t->v0,
+           wide, 0);
+    add_words(a, t, r, z, wide);
+    CR_BY_DTYPE(a->fwd.w->dtype, put_row, dz, at, wide, t->cols);
+}
+
 /* dz of rows r0 .. r0 + rows - 1 (<= ROWS) over a tile, and what it adds to their dx. */
 static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_words *words,
                       const head_tile *t, int64_t r0, int64_t rows, void *dz, float *dx)
@@ -313,6 +351,8 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_word
         row_grad g = row_grad_of(a, r0 + r);
         if (words->edits)
             dz_edited(a, words, t, r0 + r, z + r * TILE, dz, r * t->cols);
+        else if (a->words)
+            dz_words(a, words, t, r0 + r, z + r * TILE, dz, r * t->cols);
         else
             CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, g.lse, g.mean_z, g.log_prob,
                         g.entropy, words->labels[r0 + r] - t->v0, dz, r * t->cols);

@@ -1,0 +1,116 @@
+#!/bin/bash
+# run_distill.sh -- `croll run` of distillation on given answers: losses and norms of two steps are those of whole models in float64 (tests/parity/
+# distill_run.py makes distill_run.json) for six objectives, top-k 4, 64 and the whole vocabulary, on the answers and on all tokens, in ROLL's
+# form, at temperatures, on 1, 2 and 4 ranks in turn; a teacher that is the student: 0, and gradient 0; the same numbers however rows are cut
+# into ranks, micro-batches and ulysses groups, and with a teacher on ranks of its own; validation; kill -9 and resume; other tokenizers.
+# Not covered: one position (unit/rl_distill), the head's gradient (unit/kernels_reference, unit/kernels_devices).
+. tests/e2e/run.inc
+scripts/make_sums $tmp/home
+cp -r $tmp/home/model $tmp/home/teacher
+"$CROLL" init $tmp/home/model >/dev/null
+"$CROLL" init $tmp/home/teacher --seed 7 >/dev/null
+golden=tests/parity/distill_run.json
+python3 - $golden $tmp <<'PY'
+import json, sys
+all, folder = json.load(open(sys.argv[1])), sys.argv[2]
+write = lambda name, rows: open(f"{folder}/{name}", "w").write("".join(x + "\n" for x in rows))
+write("rows.jsonl", map(json.dumps, all["rows"]))
+write("val.jsonl", map(json.dumps, all["rows"][:3]))
+write("cases", (" ".join(f"{k}={str(v).lower()}" for k, v in c["keys"].items()) for c in all["cases"]))
+PY
+
+# distill NAME RANKS [key=value ..]: steps of 4 rows, in order
+distill() {
+    local name=$1 ranks=$2
+    shift 2
+    words=("$CROLL" run configs/quickstart/distill.yaml student_pretrain=$tmp/home/model teacher_pretrain=$tmp/home/teacher output_dir=$tmp/$name
+        track_with=none shuffle=false "student.data_args.file_name=[$tmp/rows.jsonl]" max_steps=2 student.training_args.num_train_epochs=1
+        student.training_args.learning_rate=1e-3 student.training_args.lr_scheduler_type=constant student.training_args.warmup_steps=0
+        student.training_args.adam_beta2=0.999 student.training_args.adam_epsilon=1e-6 logits_topk=64 distill_loss_weight=0.5
+        student.training_args.per_device_train_batch_size=$((4 / ranks)) "student.device_mapping=list(range(0,$ranks))"
+        student.strategy_args.strategy_config.fsdp_size=$ranks "teacher.device_mapping=list(range(0,$ranks))" "$@")
+    log=$tmp/$name.log code=0
+}
+# go NAME RANKS [key=value ..]: to its end
+go() {
+    distill "$@"
+    "${words[@]}" >$log 2>&1 </dev/null || code=$?
+    [ $code = 0 ] || fail "$1: exit code $code"
+}
+metric() { values $1 $tmp/$2/metrics.jsonl | sed -n ${3:-1}p; }
+is_same() { [ "$(timeless $tmp/$1/metrics.jsonl)" = "$(timeless $tmp/$2/metrics.jsonl)" ] || fail "$1: other numbers than $2"; }
+
+# every case of the golden file
+num=0
+while read -r keys; do
+    ranks=$((1 << num % 3))
+    rm -rf $tmp/case
+    go case $ranks $keys
+    python3 - $golden $num $tmp/case/metrics.jsonl <<'PY' || fail "case $num: $keys"
+import json, sys
+want = json.load(open(sys.argv[1]))["cases"][int(sys.argv[2])]["steps"]
+got = [json.loads(x) for x in open(sys.argv[3])]
+assert len(got) == len(want) == 2
+for i, (x, y) in enumerate(zip(want, got)):
+    for key, name in dict(loss="train/loss", distill="train/train_distill_loss", student="train/train_student_loss", norm="student/grad_norm").items():
+        assert abs(x[key] - y[name]) <= (1e-5 if i == 0 else 1e-4) * (1 + abs(x[key])), (i, name, x[key], y[name])
+    assert x["tokens"] == y["train/tokens"]
+PY
+    num=$((num + 1))
+done <$tmp/cases
+[ $num = 45 ] || fail "$num cases"
+
+# a teacher that is the student: no loss, no gradient, not nearly; weights stay
+for keys in kd_objective=forward_kl "kd_objective=reverse_kl kd_temperature=1.7" "kd_objective=adaptive_kl kd_normalize=topk" "kd_objective=js_divergence logits_topk=0"; do
+    rm -rf $tmp/own
+    go own 1 teacher_pretrain=$tmp/home/model distill_loss_weight=1 $keys
+    for i in 1 2; do
+        [ "$(metric train/train_distill_loss own $i)" = 0 ] && [ "$(metric student/grad_norm own $i)" = 0 ] || fail "teacher = student, $keys: not 0"
+    done
+done
+
+# however it is cut, and wherever the teacher is
+go whole 1
+go micro 1 student.training_args.per_device_train_batch_size=1 student.training_args.gradient_accumulation_steps=4 teacher.infer_batch_size=1
+go tokens 2 student.use_dynamic_batching_in_train=true student.max_tokens_per_microbatch_in_train=64
+go ulysses 2 student.model_args.ulysses_size=2 student.training_args.per_device_train_batch_size=4
+for name in micro tokens ulysses; do
+    for metric in train/loss train/train_distill_loss student/grad_norm; do same $name whole $metric 2; done
+done
+go apart 1 "teacher.device_mapping=[1,2]" teacher.training_args.per_device_train_batch_size=2
+is_same apart whole
+
+# validation of the answers alone; max_grad_norm: 0 does not clip, and says so
+go val 1 "validation={data_args: {file_name: [$tmp/val.jsonl]}}" eval_steps=1 max_grad_norm=0
+values student/val_loss $tmp/val/metrics.jsonl | awk '{ if ($1 + 0 <= 0) exit 1 } END { exit NR != 2 }' || fail "validation"
+[ "$(values final/student/val_loss $tmp/val/metrics.jsonl | wc -l)" = 1 ] || fail "the last step is not validated"
+grep -q "max_grad_norm: 0 means that gradients are not clipped" $log || fail "max_grad_norm: 0 does not say what it means"
+[ "$(metric train/loss val 2)" != "$(metric train/loss whole 2)" ] || fail "max_grad_norm: 0 clips"
+
+# kill -9 in a run, resume: the same numbers
+go all 2 max_steps=20 student.training_args.num_train_epochs=10 save_steps=1
+distill part 2 max_steps=20 student.training_args.num_train_epochs=10 save_steps=1
+"${words[@]}" >$log 2>&1 </dev/null &
+pid=$!
+steps part 3
+kill -KILL $pid
+wait $pid 2>/dev/null || true
+[ "$(wc -l <$tmp/part/metrics.jsonl)" -lt 20 ] || fail "it was over before it was killed"
+go part 2 max_steps=20 student.training_args.num_train_epochs=10 save_steps=1 resume_from_checkpoint=true
+is_same part all
+
+# refused: another tokenizer, a service, two pipelines' settings
+sed 's/"+":/"++":/' $tmp/home/teacher/tokenizer.json >$tmp/other.json
+refused() {
+    local said=$1
+    shift
+    distill refused 1 "$@"
+    "${words[@]}" >$log 2>&1 </dev/null || code=$?
+    [ $code = 2 ] && grep -q -- "$said" $log || fail "exit code $code instead of: $said"
+}
+cmp -s $tmp/other.json $tmp/home/teacher/tokenizer.json && fail "the tokenizer is the same"
+cp $tmp/other.json $tmp/home/teacher/tokenizer.json
+refused "in the run's tokenizer and" # names the first id
+refused "a service answers with the log-prob of each token" "teacher={service: \"http://127.0.0.1:1\"}"
+refused "logits_topk: 0 is not available yet with student.model_args.ulysses_size" logits_topk=0 student.model_args.ulysses_size=2 "student.device_mapping=[0,1]"
+echo ok
