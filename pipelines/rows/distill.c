@@ -1,5 +1,6 @@
 /* distill.c -- distillation on given answers: the likeliest words of each learnt token by the teacher, and how far the student's
  * distribution is from them (rl/distill.h; see rows.h and docs/distill.md). Rows are those of sft. */
+#include "exchange/record.h"
 #include "pipelines/rows/rows.h"
 #include "pipelines/service/service.h"
 #include "reports/metrics.h"
