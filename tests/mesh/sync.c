@@ -10,8 +10,10 @@
 #include "tests/memory.h"
 #include "tests/mesh/train_files.h"
 
-static const char *const expert_classes[] = {"Qwen3MoeMLP"};
-static const cr_wrap_policy experts = {.expert_classes = expert_classes, .num_expert_classes = 1};
+static const char *const part_classes[] = {"Qwen3Attention", "Qwen3MLP", "Qwen3RMSNorm"},
+                         *const expert_classes[] = {"Qwen3MoeMLP"};
+static const cr_wrap_policy parts = {part_classes, 3, true, true, .is_nested = true},
+                            experts = {.expert_classes = expert_classes, .num_expert_classes = 1};
 
 typedef struct setting {
     const char *name;

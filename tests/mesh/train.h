@@ -6,6 +6,7 @@
 #include "tests/memory.h"
 #include "tests/mesh/train_files.h"
 #include "tests/mesh/train_steps.h"
+#include "tests/mesh/train_wraps.h"
 
 static void check_padding(const cr_fsdp *f)
 {
