@@ -66,15 +66,29 @@ cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train, bool 
 
 cr_optimizer_options cr_optimizer_options_of(const cr_training_args *t)
 {
+    _Static_assert((int)CR_CHOICE_SPECTRAL_UNCLAMPED == (int)CR_ADJUST_SPECTRAL &&
+                       (int)CR_CHOICE_ORIGINAL == (int)CR_ADJUST_ORIGINAL,
+                   "adjust_lr_fn is in the order of the optimizer's");
     cr_optimizer_options out = {.num_rules = t->num_param_groups};
+    const cr_muon_keys *m = &t->muon;
 
     CR_CHECK(out.num_rules <= CR_MAX_PARAM_RULES, "%zu groups of parameters", out.num_rules);
 
     for (size_t i = 0; i < out.num_rules; i++) {
         const cr_param_group *g = &t->param_groups[i];
         const double scale = g->learning_rate < 0 ? 1 : g->learning_rate / t->learning_rate;
-        out.rules[i] = (cr_param_rule){g->params, scale, g->weight_decay};
+        out.rules[i] = (cr_param_rule){g->params, scale, g->weight_decay, g->is_adamw};
     }
+    if (!m->is_on) return out;
+    out.muon = (cr_muon_options){.is_on = true,
+                                 .is_nesterov = m->nesterov,
+                                 .lr_scale =
+                                     m->learning_rate < 0 ? 1 : m->learning_rate / t->learning_rate,
+                                 .weight_decay = m->weight_decay,
+                                 .momentum = m->momentum,
+                                 .eps = m->eps,
+                                 .ns_steps = m->ns_steps,
+                                 .adjust_lr = (cr_adjust_lr)m->adjust_lr_fn};
     return out;
 }
 

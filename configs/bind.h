@@ -41,7 +41,10 @@ void cri_check_domains(const cr_config *c, cr_diagnostics *d);
 void cri_bind_templates(cr_config *c, const cr_node *root, cr_diagnostics *d);
 /* schedule.c, groups.c: of training_args; after learning_rate. */
 void cri_bind_schedule(const cr_node *block, cr_training_args *t, cr_diagnostics *d);
+void cri_bind_optimizer(cr_config *c, cr_node *block, cr_training_args *t, cr_diagnostics *d);
 void cri_bind_param_groups(const cr_node *block, cr_training_args *t, cr_diagnostics *d);
+/* Once all else of the role is bound. */
+void cri_check_optimizer(const cr_worker_config *w, const cr_node *block, cr_diagnostics *d);
 void cri_training_free(cr_training_args *t);
 /* Notes on whole blocks that a role does not read. */
 void cri_note_unused(const cr_node *root, cr_diagnostics *d);

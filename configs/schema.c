@@ -36,6 +36,7 @@ static const char *where_it_belongs(const char *block, const char *name)
 {
     static const char *const places[][2] = {
         {"training_args", "training_args of actor_train or sft_train"},
+        {"muon", "muon_args of training_args"},
         {"param_group", "an entry of param_groups of training_args"},
         {"generating_args", "generating_args of actor_infer or validation"},
         {"model_args", "model_args of a role"},

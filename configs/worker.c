@@ -23,10 +23,11 @@ static cr_choice_dtype dtype_of(const char *block, const cr_node *map, const cha
     return dtype;
 }
 
-static void bind_training(const cr_node *block, cr_training_args *t, cr_diagnostics *d)
+static void bind_training(cr_config *c, cr_node *block, cr_training_args *t, cr_diagnostics *d)
 {
     t->learning_rate = cri_real_of(block, "learning_rate");
     cri_bind_schedule(block, t, d);
+    cri_bind_optimizer(c, block, t, d);
     cri_bind_param_groups(block, t, d);
     t->weight_decay = cri_real_of(block, "weight_decay");
     t->adam_beta1 = cri_real_of(block, "adam_beta1");
@@ -446,7 +447,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->is_needed = w->is_given;
     if (!w->is_given || cri_bind_service(block, w, d)) return;
     bind_model(c, cri_block_of(c, block, "model_args", "model_args", d), is_train, w, d);
-    bind_training(cri_block_of(c, block, "training_args", "training_args", d), &w->training, d);
+    bind_training(c, cri_block_of(c, block, "training_args", "training_args", d), &w->training, d);
     bind_data(cri_block_of(c, block, "data_args", "data_args", d), name, &w->data, d);
     cri_block_of(c, block, "generating_args", "generating_args", d);
     w->infer_batch_size = cri_int_of(block, "infer_batch_size");
@@ -457,6 +458,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     bind_devices(block, w, d);
     bind_strategy(c, cri_block_of(c, block, "strategy_args", "strategy_args", d), w, is_train, d);
     cri_check_mesh(w, block, d);
+    if (is_train) cri_check_optimizer(w, block, d);
 }
 
 void cri_bind_judge_model(cr_config *c, cr_node *block, const char *domain, cr_worker_config *w,

@@ -413,6 +413,7 @@ static const struct {
     PLAIN(scale),
     PLAIN(sum_parts),
     PLAIN(adamw),
+    PLAIN(blend),
     PLAIN(linears),
     PLAIN(adapted_linears),
     PLAIN(adapted_linears_grad),

@@ -17,8 +17,7 @@
  * device memory (cr_mem, memory.h; indices are int32 and in range); numbers that follow from indices, and that a launch or the count of FLOPs
  * needs, come beside them. Structs that an argument points to (cr_weight, cr_row_edits_mem) have been read when the call returns. Results in
  * host memory (double *, float *) are there when the call returns.
- * Threads: one caller a device. Errors: shapes and dtypes are checked here (CR_EARG), devices do not check again;
- * what a device lacks is CR_EABSENT.
+ * Threads: one caller a device. Errors: shapes and dtypes are checked here (CR_EARG), devices do not check again; what one lacks is CR_EABSENT.
  */
 #ifndef CR_KERNELS_H
 #define CR_KERNELS_H
@@ -82,6 +81,14 @@ typedef struct cr_adamw_args {
     cr_mem *rounded;        /* [num] */
     cr_dtype rounded_dtype; /* bf16 or fp16 */
 } cr_adamw_args;
+
+/* y = a x + b y. */
+typedef struct cr_blend_args {
+    cr_mem *y;
+    const cr_mem *x; /* [num] float32, as y */
+    float a, b;
+    size_t num;
+} cr_blend_args;
 
 /* ---- products ---- */
 

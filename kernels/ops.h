@@ -23,6 +23,7 @@
     OP_TO_HOST(square_sum, cr_square_sum_args)                 \
     OP_TO_HOST(checksum, cr_checksum_args)                     \
     OP(adamw, cr_adamw_args)                                   \
+    OP(blend, cr_blend_args)                                   \
     OP(weight_pack, cr_weight_pack_args)                       \
     OP(linear, cr_linear_args)                                 \
     OP(linear_grad, cr_linear_grad_args)                       \

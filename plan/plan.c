@@ -195,7 +195,7 @@ static cr_plan_bytes bytes_of(const bench *b, const cr_worker_config *w, const c
     if (w->is_offloaded) return p;
     p.masters = trained * master;
     p.gradients = role->is_train ? 4 * trained : 0;
-    p.moments = 2 * trained * master;
+    p.moments = cr_fsdp_get_stats(b->f).moment_elems * master;
     p.values = cr_extent_bytes(u->frozen_shard, dtype) +
                (role->is_train ? 0 : cr_extent_bytes(u->trained_shard, dtype));
     return p;
@@ -439,7 +439,7 @@ static cr_status describe_groups(const cr_model *model, const cr_worker_config *
     const cr_optimizer_options options = cr_optimizer_options_of(&w->training);
     cr_param_choice *choices;
 
-    if (!out->is_train || options.num_rules == 0) return CR_OK;
+    if (!out->is_train || (options.num_rules == 0 && !options.muon.is_on)) return CR_OK;
     choices = CR_NEW_ARRAY(cr_param_choice, model->num_params);
     if (cr_optimizer_choose(model, &options, w->training.weight_decay, choices, err) == CR_OK)
         cr_optimizer_write(model, &options, choices, w->training.learning_rate, &out->groups);

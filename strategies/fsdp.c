@@ -21,6 +21,10 @@ static cr_status check_args(const cr_fsdp_args *a, const cr_mesh *mesh, cr_err *
     if (a->is_train && a->master_dtype != CR_F32 && a->master_dtype != CR_BF16)
         return cr_fail(err, CR_ECONFIG, "master_dtype: masters are fp32 or bf16, not %s",
                        cr_dtype_name(a->master_dtype));
+    if (a->is_train && a->optimizer.muon.is_on && (a->master_dtype != CR_F32 || a->is_offloaded))
+        return cr_fail(err, CR_ECONFIG,
+                       "optim: muon needs float32 masters on the device (master_dtype: fp32, no "
+                       "offload_policy)");
     return CR_OK;
 }
 
@@ -115,6 +119,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_group_destroy(f->parts_group);
     cri_shards_destroy(f);
     cr_free(f->choices);
+    cr_free(f->seconds);
     cr_free(f->host_rows);
     cr_free(f->host_words);
     cr_pass_state_destroy(f->pass_state);

@@ -2,7 +2,7 @@
  *
  * shards.c what a rank keeps, and moving it to the host; gather.c gathered copies around modules, gradients
  * of units, hooks; fsdp.c life, passes; lanes.c forwards with a thread for each part of a batch; replicas.c equal bits over ddp; finite.c
- * parameters that are not finite; update.c complete gradients, loss scale, AdamW */
+ * parameters that are not finite; update.c complete gradients, loss scale, AdamW; muon.c Muon */
 #ifndef CR_FSDP_IMPL_H
 #define CR_FSDP_IMPL_H
 
@@ -83,6 +83,8 @@ struct cr_fsdp {
     cr_pass_state *pass_state;
     struct cri_lanes *lanes;  /* with the buffers */
     cr_param_choice *choices; /* [model->num_params] of training (owned) */
+    int64_t *seconds; /* [model->num_params] own second moments: first element; -1: none (owned) */
+    int64_t num_seconds, num_common_seconds; /* elements; of flats that are not expert-parallel */
     float aux_weight;
     int adapter;         /* of passes from now on */
     cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
@@ -156,6 +158,8 @@ cr_mem *cri_weights(const cr_fsdp *f, const cri_flat *s);
 CR_MUST cr_status cri_weights_renew(cr_fsdp *f, cr_err *err);
 /* Add what this rank has, at its place in the memory of cri_kept. is_written: unless another replica writes it (cri_is_writer). */
 void cri_map_kept(const cr_fsdp *f, bool is_trained, bool is_written, cr_weight_map *out);
+/* The same of second moments (f->v), which Muon's matrices have not. */
+void cri_map_seconds(const cr_fsdp *f, bool is_written, cr_weight_map *out);
 /* As it is in the buffer of a sync in dtype, the trained ones first. */
 void cri_map_sent(const cr_fsdp *f, bool is_trained, cr_dtype dtype, cr_weight_map *out);
 /* Where all of them are, and the dtype of one. masters: f->master, or a copy of it. */
@@ -184,6 +188,14 @@ int cri_max_alive(const cr_fsdp *f, bool are_trained);
 
 /* From labelled row `first` on. */
 cr_outputs cri_outputs_from(const cr_outputs *all, int64_t first);
+
+/* ---- muon.c ---- */
+
+/* The matrices of Muon in a unit, once gradients are complete. Collective over the ranks that it is cut over. */
+CR_MUST cr_status cri_muon_update(cr_fsdp *f, const cri_flat *s, double lr, double grad_scale,
+                                  cr_err *err);
+
+/* ---- save.c ---- */
 
 void cri_save_abandon(struct cr_fsdp *f); /* wait for the writer and forget its result */
 

@@ -72,6 +72,7 @@ static cr_status take(const cr_model *model, const cr_optimizer_options *o, size
         is_found = true;
         out[i].rule = (int)rule;
         out[i].lr_scale = r->lr_scale;
+        out[i].is_muon &= !r->is_adamw;
         if (r->weight_decay >= 0) out[i].weight_decay = r->weight_decay;
     }
     cr_pattern_close(m.pattern);
@@ -79,13 +80,36 @@ static cr_status take(const cr_model *model, const cr_optimizer_options *o, size
     return err->status;
 }
 
+/* Matrices of hidden layers. */
+static void choose_muon(const cr_module *m, const cr_muon_options *o, double weight_decay,
+                        cr_param_choice *out)
+{
+    const cr_param *w = m->weight;
+
+    if (w && w->is_trainable && w->is_product && w->num_dims == 2 && !m->is_lookup &&
+        !m->is_lm_head && !w->is_shared && !w->is_added && !w->is_adapter && !w->copy_of)
+        out[w->index] = (cr_param_choice){
+            -1, o->lr_scale, o->weight_decay >= 0 ? o->weight_decay : weight_decay, true};
+    for (size_t i = 0; i < m->num_children; i++)
+        choose_muon(m->children[i], o, weight_decay, out);
+}
+
 cr_status cr_optimizer_choose(const cr_model *model, const cr_optimizer_options *o,
                               double weight_decay, cr_param_choice *out, cr_err *err)
 {
+    bool has_muon = false;
+
     for (size_t i = 0; i < model->num_params; i++)
-        out[i] = (cr_param_choice){-1, 1, weight_decay};
+        out[i] = (cr_param_choice){-1, 1, weight_decay, false};
+    if (o->muon.is_on) choose_muon(model->root, &o->muon, weight_decay, out);
     for (size_t r = 0; r < o->num_rules; r++)
         CR_TRY(take(model, o, r, out, err));
+    for (size_t i = 0; i < model->num_params; i++)
+        has_muon |= out[i].is_muon;
+    if (o->muon.is_on && !has_muon)
+        return cr_fail(err, CR_ECONFIG,
+                       "optim: muon: no matrix is trained by it (it has weights of Linears and "
+                       "experts, but those of adapters, heads and groups with optim: adamw_torch)");
     return CR_OK;
 }
 
@@ -125,8 +149,9 @@ static void count_name(names *n, const char *name)
         n->name[n->num++] = text.data;
 }
 
-static void write_group(const cr_model *model, const cr_param_choice *choices, int rule, double lr,
-                        cr_buf *out)
+/* Those of a rule that Muon has, or AdamW. */
+static void write_group(const cr_model *model, const cr_param_choice *choices, int rule,
+                        bool is_muon, double lr, cr_buf *out)
 {
     names n = {CR_NEW_ARRAY(char *, model->num_params), CR_NEW_ARRAY(int64_t, model->num_params),
                0};
@@ -134,16 +159,18 @@ static void write_group(const cr_model *model, const cr_param_choice *choices, i
     int64_t tensors = 0, elems = 0;
 
     for (size_t i = 0; i < model->num_params; i++) {
-        if (!model->params[i]->is_trainable || choices[i].rule != rule) continue;
+        if (!model->params[i]->is_trainable || choices[i].rule != rule ||
+            choices[i].is_muon != is_muon)
+            continue;
         if (!first) first = &choices[i];
         tensors++;
         elems += model->params[i]->num_elems;
         count_name(&n, model->params[i]->name);
     }
     if (first)
-        cr_buf_addf(out, "learning_rate %g, weight_decay %g: %lld tensor%s, %lld elements:",
-                    lr * first->lr_scale, first->weight_decay, (long long)tensors,
-                    tensors == 1 ? "" : "s", (long long)elems);
+        cr_buf_addf(out, "%s, learning_rate %g, weight_decay %g: %lld tensor%s, %lld elements:",
+                    is_muon ? "muon" : "adamw", lr * first->lr_scale, first->weight_decay,
+                    (long long)tensors, tensors == 1 ? "" : "s", (long long)elems);
     for (size_t i = 0; i < n.num; i++) {
         cr_buf_addf(out, "%s %s", i ? "," : "", n.name[i]);
         if (n.num_of[i] > 1) cr_buf_addf(out, " (%lld)", (long long)n.num_of[i]);
@@ -157,7 +184,7 @@ static void write_group(const cr_model *model, const cr_param_choice *choices, i
 void cr_optimizer_write(const cr_model *model, const cr_optimizer_options *o,
                         const cr_param_choice *choices, double lr, cr_buf *out)
 {
-    for (int r = 0; r < (int)o->num_rules; r++)
-        write_group(model, choices, r, lr, out);
-    write_group(model, choices, -1, lr, out);
+    for (int k = 0; k <= (int)o->num_rules; k++)
+        for (int is_muon = 0; is_muon < 2; is_muon++)
+            write_group(model, choices, k < (int)o->num_rules ? k : -1, is_muon, lr, out);
 }

@@ -27,7 +27,8 @@ static range range_of(const cr_fsdp *f, cri_kind kind, cr_axis axis)
     bool is_frozen = kind == CRI_FROZEN;
     bool is_master = !is_frozen && kind != CRI_VALUES;
     cr_extent common = is_frozen ? u->common_frozen : u->common_trained;
-    size_t border = is_master ? (size_t)common.elems * cr_dtype_bytes(f->args.master_dtype)
+    const int64_t masters = kind == CRI_V ? f->num_common_seconds : common.elems;
+    size_t border = is_master ? (size_t)masters * cr_dtype_bytes(f->args.master_dtype)
                               : (size_t)cr_extent_bytes(common, f->args.param_dtype);
 
     if (!data) return (range){0};

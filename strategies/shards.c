@@ -95,6 +95,26 @@ void cri_map_kept(const cr_fsdp *f, bool is_trained, bool is_written, cr_weight_
     }
 }
 
+void cri_map_seconds(const cr_fsdp *f, bool is_written, cr_weight_map *out)
+{
+    const int64_t bytes = (int64_t)cr_dtype_bytes(f->args.master_dtype);
+    cr_weight_range r = {.holder = f->mesh->rank, .elem_bytes = bytes};
+    int64_t at;
+
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cr_flat *flat = &f->units.unit[i].trained;
+        if (is_written && !cri_is_writer(f, flat)) continue;
+        for (size_t k = 0; k < flat->num_params; k++) {
+            r.param = (int32_t)flat->params[k]->index;
+            if (f->seconds[r.param] < 0 ||
+                !cri_shard_range(flat, k, cri_shard_of(f, flat), &r.begin, &r.end, &at))
+                continue;
+            r.at = f->seconds[r.param] * bytes;
+            cr_weight_map_add(out, &r);
+        }
+    }
+}
+
 void cri_map_sent(const cr_fsdp *f, bool is_trained, cr_dtype dtype, cr_weight_map *out)
 {
     int64_t before = is_trained ? 0 : cr_extent_bytes(f->units.trained_shard, dtype);
@@ -319,6 +339,33 @@ static size_t place_weights(cr_fsdp *f)
     return (size_t)f->stats.weight_bytes;
 }
 
+/* With Muon second moments are packed; else they are where the masters are. */
+static void place_seconds(cr_fsdp *f)
+{
+    const bool is_packed = f->args.optimizer.muon.is_on;
+    int64_t begin, end, at;
+
+    f->seconds = CR_NEW_ARRAY(int64_t, f->model->num_params);
+    for (int is_ep = 0; is_ep < 2; is_ep++) {
+        for (size_t i = 0; i < f->units.num; i++) {
+            const cr_flat *flat = &f->units.unit[i].trained;
+            for (size_t k = 0; k < flat->num_params && flat->is_ep == is_ep; k++) {
+                const size_t index = flat->params[k]->index;
+                const bool is_here =
+                    cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at);
+                f->seconds[index] = -1;
+                if (!is_here || f->choices[index].is_muon) continue;
+                f->seconds[index] = is_packed ? f->num_seconds : flat->first.elems + at;
+                f->num_seconds += (end - begin + CR_FLAT_ALIGN - 1) / CR_FLAT_ALIGN * CR_FLAT_ALIGN;
+            }
+        }
+        if (!is_ep) f->num_common_seconds = f->num_seconds;
+    }
+    if (is_packed) return;
+    f->num_seconds = f->units.trained_shard.elems;
+    f->num_common_seconds = f->units.common_trained.elems;
+}
+
 cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
 {
     const cr_units *u = &f->units;
@@ -332,10 +379,12 @@ cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
                           cr_device_host_threads(f->dev), &f->host, err));
     f->host_scratch = cr_stack_create(f->host);
     if (f->args.is_train) {
+        place_seconds(f);
+        f->stats.moment_elems = (int64_t)trained + f->num_seconds;
         CR_TRY(allocate(f, CRI_MASTER, trained * master_bytes, err));
         CR_TRY(allocate(f, CRI_GRAD, trained * sizeof(float), err));
         CR_TRY(allocate(f, CRI_M, trained * master_bytes, err));
-        CR_TRY(allocate(f, CRI_V, trained * master_bytes, err));
+        CR_TRY(allocate(f, CRI_V, (size_t)f->num_seconds * master_bytes, err));
         if (weights) CR_TRY(allocate(f, CRI_WEIGHTS, weights, err));
     } else {
         CR_TRY(allocate(f, CRI_VALUES, values, err));

@@ -170,9 +170,10 @@ typedef struct cr_fsdp_stats {
     int64_t shard_bytes, gather_bytes, reduce_bytes, tape_peak_bytes, scratch_peak_bytes;
     int64_t
         weight_bytes; /* of shard_bytes: masters in param_dtype (reshard never, shards that are whole) */
-    int64_t host_bytes;  /* of the device's host memory: offloaded states, copies of a save */
-    int64_t held_bytes;  /* of the device, and gathered copies and reductions, now */
-    int max_units_alive; /* gathered at the same time, without the root */
+    int64_t host_bytes;   /* of the device's host memory: offloaded states, copies of a save */
+    int64_t moment_elems; /* first and second moments */
+    int64_t held_bytes;   /* of the device, and gathered copies and reductions, now */
+    int max_units_alive;  /* gathered at the same time, without the root */
     cr_traffic traffic;
 } cr_fsdp_stats;
 cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f);

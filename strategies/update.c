@@ -91,8 +91,9 @@ static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
 
 /* ---- AdamW ---- */
 
-/* Masters and moments in another dtype, from element `at` of the shards on: float32 for a block at a time, rounded back. */
-static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, int64_t at, cr_err *err)
+/* Masters and moments in another dtype, from element `at` of the shards on (seconds: of second moments): float32 for a block at a time, rounded back. */
+static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, int64_t at, int64_t seconds,
+                                cr_err *err)
 {
     enum { BLOCK = 1 << 16 };
     cr_dtype dtype = f->args.master_dtype;
@@ -106,33 +107,36 @@ static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, int64_t 
         x[k] = cr_at(CR_F32, memory, k * BLOCK);
     for (size_t first = 0; first < whole->num; first += BLOCK) {
         cr_adamw_args a = *whole;
-        int64_t elem = at + (int64_t)first;
+        const int64_t elem = at + (int64_t)first, second = seconds + (int64_t)first,
+                      elems[3] = {elem, elem, second};
         a.param = x[0], a.m = x[1], a.v = x[2];
         a.grad = cr_at_const(CR_F32, f->grad, elem);
         a.num = whole->num - first < BLOCK ? whole->num - first : BLOCK;
         for (int k = 0; k < 3; k++)
             CR_TRY(cr_cast(
-                dev, &(cr_cast_args){CR_F32, x[k], dtype, cr_at(dtype, of[k], elem), a.num}, err));
+                dev, &(cr_cast_args){CR_F32, x[k], dtype, cr_at(dtype, of[k], elems[k]), a.num},
+                err));
         CR_TRY(cr_adamw(dev, &a, err));
         for (int k = 0; k < 3; k++)
             CR_TRY(cr_cast(
-                dev, &(cr_cast_args){dtype, cr_at(dtype, of[k], elem), CR_F32, x[k], a.num}, err));
+                dev, &(cr_cast_args){dtype, cr_at(dtype, of[k], elems[k]), CR_F32, x[k], a.num},
+                err));
     }
     cr_stack_release(stack, mark);
     return CR_OK;
 }
 
-/* num elements of the shards from `at` on. rounded: where they are kept in param_dtype, too, or NULL. */
-static cr_status update_range(cr_fsdp *f, const cr_adamw_args *how, int64_t at, size_t num,
-                              cr_mem *rounded, cr_err *err)
+/* num elements of the shards from `at` on, of second moments from `seconds` on. rounded: where they are kept in param_dtype, too, or NULL. */
+static cr_status update_range(cr_fsdp *f, const cr_adamw_args *how, int64_t at, int64_t seconds,
+                              size_t num, cr_mem *rounded, cr_err *err)
 {
     cr_adamw_args a = *how;
 
     a.num = num;
-    if (f->args.master_dtype != CR_F32) return update_rounded(f, &a, at, err);
+    if (f->args.master_dtype != CR_F32) return update_rounded(f, &a, at, seconds, err);
     a.param = cr_at(CR_F32, f->master, at);
     a.m = cr_at(CR_F32, f->m, at);
-    a.v = cr_at(CR_F32, f->v, at);
+    a.v = cr_at(CR_F32, f->v, seconds);
     a.grad = cr_at_const(CR_F32, f->grad, at);
     a.rounded = rounded;
     a.rounded_dtype = f->args.param_dtype;
@@ -147,12 +151,14 @@ static cr_status update_params(cr_fsdp *f, const cri_flat *s, const cr_adamw_arg
     int64_t begin, end, at;
 
     for (size_t k = 0; k < flat->num_params; k++) {
-        const cr_param_choice *choice = &f->choices[flat->params[k]->index];
+        const size_t index = flat->params[k]->index;
+        const cr_param_choice *choice = &f->choices[index];
         cr_adamw_args a = *how;
-        if (!cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at)) continue;
+        if (choice->is_muon || !cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at))
+            continue;
         a.lr *= choice->lr_scale;
         a.weight_decay = choice->weight_decay;
-        CR_TRY(update_range(f, &a, flat->first.elems + at, (size_t)(end - begin),
+        CR_TRY(update_range(f, &a, flat->first.elems + at, f->seconds[index], (size_t)(end - begin),
                             rounded ? cr_at(f->args.param_dtype, rounded, at) : NULL, err));
     }
     return CR_OK;
@@ -162,15 +168,18 @@ static cr_status update_params(cr_fsdp *f, const cri_flat *s, const cr_adamw_arg
  * differ. */
 static cr_status update_all(cr_fsdp *f, const cr_adamw_args *how, cr_err *err)
 {
-    const bool is_same = f->args.optimizer.num_rules == 0;
+    const bool is_same = f->args.optimizer.num_rules == 0 && !f->args.optimizer.muon.is_on;
 
     if (is_same && !f->weights)
-        return update_range(f, how, 0, (size_t)f->units.trained_shard.elems, NULL, err);
+        return update_range(f, how, 0, 0, (size_t)f->units.trained_shard.elems, NULL, err);
     for (size_t i = 0; i < f->units.num; i++) {
         const cri_flat *s = &f->state[i].flat[0];
-        CR_TRY(is_same ? update_range(f, how, s->flat->first.elems, (size_t)s->flat->shard_elems,
+        const int64_t first = s->flat->first.elems;
+        CR_TRY(is_same ? update_range(f, how, first, first, (size_t)s->flat->shard_elems,
                                       cri_weights(f, s), err)
                        : update_params(f, s, how, err));
+        if (f->args.optimizer.muon.is_on)
+            CR_TRY(cri_muon_update(f, s, how->lr, how->grad_scale, err));
     }
     f->has_old_weights = false;
     return CR_OK;

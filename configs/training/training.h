@@ -10,7 +10,22 @@
 typedef struct cr_param_group {
     char *params;
     double learning_rate, weight_decay; /* below 0: as all others */
+    bool is_adamw;                      /* also with optim: muon */
 } cr_param_group;
+
+/* optim: muon; its numbers are those of torch.optim.Muon. */
+typedef enum cr_choice_adjust_lr {
+    CR_CHOICE_MATCH_RMS_ADAMW,
+    CR_CHOICE_ORIGINAL,
+    CR_CHOICE_SPECTRAL_UNCLAMPED
+} cr_choice_adjust_lr;
+typedef struct cr_muon_keys {
+    bool is_on, nesterov;
+    double learning_rate, weight_decay; /* of its matrices; below 0: as all others */
+    double momentum, eps;
+    int64_t ns_steps;
+    cr_choice_adjust_lr adjust_lr_fn;
+} cr_muon_keys;
 
 typedef struct cr_training_args {
     double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, warmup_ratio,
@@ -20,6 +35,7 @@ typedef struct cr_training_args {
     int64_t per_device_train_batch_size, gradient_accumulation_steps, warmup_steps;
     cr_param_group *param_groups;
     size_t num_param_groups;
+    cr_muon_keys muon;
 } cr_training_args;
 
 #endif

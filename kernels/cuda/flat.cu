@@ -2,7 +2,7 @@
  *
  * Mapping: a thread takes 8 neighbouring elements (16-byte loads and stores where pointers allow), blocks of 256, at
  * most 2112 blocks, which go round. No shared memory but for sums. An element's result depends on that element alone.
- * Bytes an element: cast fp32 to bf16 6, scale 8, sum_parts of fp32 4 a part and 4 (8 when added), AdamW 28 (14 FLOPs; 30 with rounded weights), square_sum 4: bound by memory on every GPU
+ * Bytes an element: cast fp32 to bf16 6, scale 8, blend 12, sum_parts of fp32 4 a part and 4 (8 when added), AdamW 28 (14 FLOPs; 30 with rounded weights), square_sum 4: bound by memory on every GPU
  * (AdamW at most 120 elements/ns on H100 with 3.35 TB/s, 171 on H200 with 4.8 TB/s). Registers: below 64, so four
  * blocks an SM at least and 128 bytes in flight a thread of AdamW.
  * square_sum: blocks of 4096 elements in float64, then one block adds them; the order depends on num alone.
@@ -242,6 +242,33 @@ cr_status cri_cuda_adamw(cr_device *dev, const cr_adamw_args *a, cr_err *err)
     cr_dtype to = a->rounded ? a->rounded_dtype : CR_F32;
 
     return launched("adamw", CRI_BY_DTYPE(to, adamw, dev, a), err);
+}
+
+/* ---- blend ---- */
+
+struct blend_op {
+    float *y;
+    const float *x;
+    float a, b;
+    bool is_fast;
+
+    __device__ void operator()(int64_t i, int64_t num) const
+    {
+        float f[PER], g[PER];
+        load8(f, y, i, num, is_fast);
+        load8(g, x, i, num, is_fast);
+#pragma unroll
+        for (int e = 0; e < PER; e++)
+            f[e] = a * g[e] + b * f[e];
+        store8(y, i, num, is_fast, f);
+    }
+};
+
+cr_status cri_cuda_blend(cr_device *dev, const cr_blend_args *a, cr_err *err)
+{
+    blend_op op = {out<float>(a->y), in<float>(a->x), a->a, a->b, is_wide(a->y) && is_wide(a->x)};
+
+    return launched("blend", on_each(dev, op, a->num), err);
 }
 
 /* ---- sums of squares ---- */

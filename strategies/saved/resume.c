@@ -44,9 +44,10 @@ json_t *cri_state_index(const cr_fsdp *f)
     for (size_t i = 0; i < f->model->num_params; i++) {
         const cr_param *p = f->model->params[i];
         if (!p->is_trainable) continue;
-        json_object_set_new(
-            params, p->name,
-            json_pack("{s:I,s:I}", "first", (json_int_t)at, "num", (json_int_t)p->num_elems));
+        json_t *entry =
+            json_pack("{s:I,s:I}", "first", (json_int_t)at, "num", (json_int_t)p->num_elems);
+        if (f->choices[i].is_muon) json_object_set_new(entry, "optim", json_string("muon"));
+        json_object_set_new(params, p->name, entry);
         at += p->num_elems;
     }
     json_object_set_new(root, "updates", json_integer(f->num_updates));
@@ -152,8 +153,10 @@ typedef struct reader {
     bool is_here, are_all_here;
     int lead;               /* the first rank that has the checkpoint */
     json_t *index, *shards; /* shards: borrowed from it; NULL: files are whole */
-    cr_weight_move *moves;  /* from its shards to the files, by place there */
-    size_t num_moves;
+    struct moves {
+        cr_weight_move *item; /* from its shards to the files, by place there (owned) */
+        size_t num;
+    } kept, seconds;       /* of masters and first moments; of second moments */
     int64_t wanted, taken; /* bytes of all states */
     char *spool;           /* MODEL for frozen parameters, where it is not here; or NULL */
     int spool_fd;          /* >= 0: this rank writes it */
@@ -166,19 +169,33 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static const struct moves *moves_of(const reader *r, int file)
+{
+    return file == CRI_FILE_V ? &r->seconds : &r->kept;
+}
+
+static void find_moves(const cr_weight_map *mine, const cr_weight_map *files, struct moves *out)
+{
+    out->item = cr_redistribute(mine, files, &out->num);
+    if (out->num) qsort(out->item, out->num, sizeof *out->item, by_place);
+}
+
 static cr_status list_moves(reader *r, cr_err *err)
 {
-    cr_weight_map mine = {0}, files = {0};
+    cr_weight_map mine = {0}, seconds = {0}, files = {0};
 
     if (cri_map_states(r->f->model, json_object_get(r->index, "params"), r->index_path, &files,
                        err) == CR_OK) {
         cri_map_kept(r->f, /*is_trained=*/true, /*is_written=*/false, &mine);
-        r->moves = cr_redistribute(&mine, &files, &r->num_moves);
+        cri_map_seconds(r->f, /*is_written=*/false, &seconds);
+        find_moves(&mine, &files, &r->kept);
+        find_moves(&seconds, &files, &r->seconds);
     }
-    for (size_t i = 0; i < r->num_moves; i++)
-        r->wanted += CRI_NUM_STATES * 4 * r->moves[i].num;
-    if (r->num_moves) qsort(r->moves, r->num_moves, sizeof *r->moves, by_place);
+    for (int file = 0; file < CRI_NUM_STATES; file++)
+        for (size_t i = 0; i < moves_of(r, file)->num; i++)
+            r->wanted += 4 * moves_of(r, file)->item[i].num;
     cr_weight_map_free(&mine);
+    cr_weight_map_free(&seconds);
     cr_weight_map_free(&files);
     return err->status;
 }
@@ -203,7 +220,8 @@ static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t 
 {
     reader *r = ctx;
     int64_t end = at + (int64_t)num_bytes;
-    size_t low = 0, high = r->num_moves;
+    const struct moves *moves;
+    size_t low = 0, high;
 
     if (file == CRI_FILE_MODEL)
         return r->spool_fd < 0 ? CR_OK
@@ -211,15 +229,17 @@ static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t 
                                                     num_bytes, at, r->spool, err);
     if (at % 4 || num_bytes % 4)
         return cr_fail(err, CR_EFORMAT, "%s: a part of a float (damaged?)", r->folder);
+    moves = moves_of(r, file);
+    high = moves->num;
     while (low < high) { /* the first move that ends after `at` */
         size_t mid = low + (high - low) / 2;
-        if (r->moves[mid].to_at + 4 * r->moves[mid].num <= at)
+        if (moves->item[mid].to_at + 4 * moves->item[mid].num <= at)
             low = mid + 1;
         else
             high = mid;
     }
-    for (; low < r->num_moves && r->moves[low].to_at < end; low++) {
-        const cr_weight_move *own = &r->moves[low];
+    for (; low < moves->num && moves->item[low].to_at < end; low++) {
+        const cr_weight_move *own = &moves->item[low];
         int64_t from = own->to_at > at ? own->to_at : at, stop = own->to_at + 4 * own->num;
         if (stop > end) stop = end;
         CR_TRY(upload(r->f, file, own, from,
@@ -236,12 +256,13 @@ static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t 
 static cr_status read_own(reader *r, int file, cr_err *err)
 {
     static _Thread_local float block[CRI_PUT_BYTES / 4];
+    const struct moves *moves = moves_of(r, file);
     char *path = cr_saved_path(r->folder, r->role, file, r->f->model->adapters);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0) cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
-    for (size_t i = 0; i < r->num_moves; i++) {
-        const cr_weight_move *own = &r->moves[i];
+    for (size_t i = 0; i < moves->num; i++) {
+        const cr_weight_move *own = &moves->item[i];
         int64_t end = own->to_at + 4 * own->num, n;
         for (int64_t at = own->to_at; at < end && err->status == CR_OK; at += n) {
             n = end - at < CRI_PUT_BYTES ? end - at : CRI_PUT_BYTES;
@@ -492,6 +513,25 @@ static cr_status check_adapters(const reader *r, cr_err *err)
     return CR_OK;
 }
 
+/* Moments are those of the optimizer that each parameter has. */
+static cr_status check_optimizers(const reader *r, cr_err *err)
+{
+    for (size_t i = 0; i < r->f->model->num_params; i++) {
+        const cr_param *p = r->f->model->params[i];
+        const json_t *entry = json_object_get(json_object_get(r->index, "params"), p->name);
+        const bool was_muon = json_object_get(entry, "optim") != NULL,
+                   is_muon = r->f->choices[i].is_muon;
+        if (p->is_trainable && entry && was_muon != is_muon)
+            return cr_fail(err, CR_ECONFIG,
+                           "%s has moments of %s for %s, and this run trains it with %s (optim and "
+                           "param_groups must be as they were, or begin anew with its MODEL as "
+                           "pretrain)",
+                           r->folder, was_muon ? "muon" : "adamw", p->name,
+                           is_muon ? "muon" : "adamw");
+    }
+    return CR_OK;
+}
+
 /* Adapters belong to the weights that they were trained with. Another dtype has other sums. Collective. */
 static cr_status check_base(reader *r, cr_err *err)
 {
@@ -519,6 +559,7 @@ static cr_status read_all(reader *r, cr_err *err)
     }
     CR_TRY(check_adapters(r, err));
     CR_TRY(check_base(r, err));
+    CR_TRY(check_optimizers(r, err));
     cr_note(list_moves(r, err));
     CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));
     has_frozen = f->units.num_frozen && !f->model->adapters;
@@ -544,7 +585,8 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, bool 
     }
     json_decref(r.index);
     cr_free(r.index_path);
-    cr_free(r.moves);
+    cr_free(r.kept.item);
+    cr_free(r.seconds.item);
     cr_free(r.spool);
     CR_TRY(err->status);
     return cr_fsdp_check_replicas(f, false, err);

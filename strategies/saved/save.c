@@ -218,6 +218,14 @@ static cr_mem *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
     return s->copy ? cr_mem_add(s->copy, kind * bytes) : cri_state_of(f, kind);
 }
 
+static void map_own(const cr_fsdp *f, int file, bool is_trained, cr_weight_map *out)
+{
+    if (file == CRI_FILE_V)
+        cri_map_seconds(f, /*is_written=*/true, out);
+    else
+        cri_map_kept(f, is_trained, /*is_written=*/true, out);
+}
+
 /* What this rank writes of trained or frozen parameters into a file that has the map `to`. */
 static void list_moves(cr_fsdp *f, struct cri_save *s, int file, bool is_trained, cr_mem *kept,
                        const cr_weight_map *to)
@@ -227,7 +235,7 @@ static void list_moves(cr_fsdp *f, struct cri_save *s, int file, bool is_trained
     cr_weight_move *moves;
     size_t num;
 
-    cri_map_kept(f, is_trained, /*is_written=*/true, &mine);
+    map_own(f, file, is_trained, &mine);
     moves = cr_redistribute(&mine, to, &num);
     for (size_t i = 0; i < num; i++) {
         const cr_weight_move *m = &moves[i];
@@ -260,13 +268,15 @@ static cr_status list_states(cr_fsdp *f, struct cri_save *s, const json_t *param
 
 static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
 {
-    size_t bytes = (size_t)f->units.trained_shard.elems * cr_dtype_bytes(f->args.master_dtype);
+    const size_t elem = cr_dtype_bytes(f->args.master_dtype),
+                 bytes = (size_t)f->units.trained_shard.elems * elem,
+                 seconds = (size_t)f->num_seconds * elem;
 
-    s->copy_bytes = CRI_NUM_STATES * bytes;
+    s->copy_bytes = 2 * bytes + seconds;
     CR_TRY(cr_host_alloc(f->dev, s->copy_bytes, &s->copy, err));
     for (size_t kind = 0; kind < CRI_NUM_STATES; kind++)
         CR_TRY(cr_move(f->host, cr_mem_add(s->copy, kind * bytes), cri_home(f),
-                       cri_state_of(f, kind), bytes, err));
+                       cri_state_of(f, kind), kind == CRI_FILE_V ? seconds : bytes, err));
     return CR_OK;
 }
 

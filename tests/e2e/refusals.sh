@@ -145,7 +145,10 @@ sft 'lr_scheduler_kwargs: cosine has no argument min_lr \(it has num_cycles\)' '
 sft 'lr_scheduler_kwargs: warmup_stable_decay needs num_decay_steps' sft_train.training_args.lr_scheduler_type=warmup_stable_decay
 sft 'adam_epsilon: a number of at least 1e-30 is expected' sft_train.training_args.adam_epsilon=0
 sft 'param_groups: params is missing' 'sft_train.training_args.param_groups=[{weight_decay: 1}]'
-sft 'param_groups: a group needs learning_rate or weight_decay' 'sft_train.training_args.param_groups=[{params: a}]'
+sft 'param_groups: a group needs learning_rate, weight_decay or' 'sft_train.training_args.param_groups=[{params: a}]'
+sft 'optim: adafactor is not available yet' sft_train.training_args.optim=adafactor
+sft 'sft_train: optim: muon is not available with offload_policy' sft_train.training_args.optim=muon sft_train.strategy_args.strategy_config.offload_policy=true
+sft 'sft_train: optim: muon is not available with adapters' sft_train.training_args.optim=muon sft_train.model_args.lora_target=all-linear
 sft 'collective_timeout: a number of at most 1e8 is expected' collective_timeout=1e300
 sft 'max_grad_norm: a number of at most 1e30 is expected' max_grad_norm=1e300
 while IFS='|' read -r says change; do

@@ -180,7 +180,7 @@ static result train(plan p)
         measure_units(f, &r);
         train_steps(&p, f, me, &r);
         r.stats = cr_fsdp_get_stats(f);
-        if (p.master == CR_F32) check_padding(f);
+        if (p.master == CR_F32 && !p.optimizer.muon.is_on) check_padding(f);
         if (p.is_async) OK(cr_fsdp_save_wait(f, NULL, &err));
         if (p.save) save(&p, f, p.save);
         cr_fsdp_destroy(f);

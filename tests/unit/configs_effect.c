@@ -58,7 +58,10 @@ static void show_training(cr_buf *out, const cr_training_args *t)
     SHOW(t->warmup_steps);
     for (size_t i = 0; i < t->num_param_groups; i++)
         SHOW(t->param_groups[i].params), SHOW(t->param_groups[i].learning_rate),
-            SHOW(t->param_groups[i].weight_decay);
+            SHOW(t->param_groups[i].weight_decay), SHOW(t->param_groups[i].is_adamw);
+    SHOW(t->muon.is_on), SHOW(t->muon.learning_rate), SHOW(t->muon.weight_decay);
+    SHOW(t->muon.momentum), SHOW(t->muon.nesterov), SHOW(t->muon.ns_steps), SHOW(t->muon.eps);
+    SHOW(t->muon.adjust_lr_fn);
 }
 
 static void show_generating(cr_buf *out, const cr_generating_args *g)
@@ -283,6 +286,7 @@ static const struct {
     {"worker", "actor_train."},
     {"model_args", "actor_train.model_args."},
     {"training_args", "actor_train.training_args."},
+    {"muon", "actor_train.training_args.muon_args."},
     {"data_args", "actor_train.data_args."},
     {"generating_args", "actor_infer.generating_args."},
     {"strategy_args", "actor_infer.strategy_args."},
@@ -385,6 +389,8 @@ static const struct {
      "lr_scheduler_kwargs",
      "{num_cycles: 2}",
      {"actor_train.training_args.lr_scheduler_type=cosine"}},
+    {"muon", "momentum", "0.5", {NULL}},
+    {"training_args", "optim", "muon", {NULL}},
     {"training_args", "param_groups", "[{params: a, weight_decay: 0.5}]", {NULL}},
     {"generating_args", "top_p", "0.5", {NULL}},
     {"training_args", "adam_beta2", "0.5", {NULL}},
@@ -520,11 +526,13 @@ static char *other_value(const cri_key *k)
 
 static char *group_with(const char *key, const char *value)
 {
-    const bool is_params = strcmp(key, "params") == 0, is_rate = strcmp(key, "learning_rate") == 0;
+    const bool is_params = strcmp(key, "params") == 0, is_rate = strcmp(key, "learning_rate") == 0,
+               is_optim = strcmp(key, "optim") == 0;
 
-    return cr_asprintf(GROUP("params: %s, learning_rate: %s, weight_decay: %s"),
+    return cr_asprintf(GROUP("params: %s, learning_rate: %s, weight_decay: %s, optim: %s"),
                        is_params ? value : "a", is_rate ? value : "0.25",
-                       !is_params && !is_rate ? value : "0.25");
+                       !is_params && !is_rate && !is_optim ? value : "0.25",
+                       is_optim ? value : "null");
 }
 
 static int num_bad, num_later; /* of blocks that are not available yet */
@@ -552,6 +560,9 @@ static void check_key(const cri_key *k, const char *prefix)
         overrides[num++] = "train_infer_correction.filters=[{enabled: true}]";
     if (strcmp(k->block, "service") == 0)
         overrides[num++] = "reference={service: {url: http://host}}";
+    if (strcmp(k->block, "muon") == 0 ||
+        (strcmp(k->block, "param_group") == 0 && strcmp(k->name, "optim") == 0))
+        overrides[num++] = "actor_train.training_args.optim=muon";
     if (strcmp(k->block, "remote") == 0)
         overrides[num++] = "rewards.math_rule.remote={url: http://host}";
     if (strncmp(k->block, "judge", 5) == 0)

@@ -54,6 +54,11 @@ static void flat_ranges(void **state)
         uint64_t checksum[2];
         int x = floats(CR_F32, n, 1, 0);
         BOTH(scale, cr_scale_args, .x = M(x), .factor = 0.3f, .num = (size_t)n);
+        {
+            int y = floats(CR_F32, n, 1, 0);
+            BOTH(blend, cr_blend_args, .y = M(y), .x = M(x), .a = -0.7f, .b = 1.3f,
+                 .num = (size_t)n);
+        }
         for (int t = 0; t < 2; t++)
             for (int is_added = 0; is_added < 2; is_added++)
                 for (int parts = 1; parts < (n < 30 ? 400 : 5); parts = parts * 3 + 1) { /* bits */

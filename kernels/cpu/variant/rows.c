@@ -110,6 +110,18 @@ cr_status CR_V(adamw)(cr_device *dev, const cr_adamw_args *a, cr_err *err)
                       err);
 }
 
+cr_status CR_V(blend)(cr_device *dev, const cr_blend_args *args, cr_err *err)
+{
+    float *y = cr_mem_to_host(args->y), a = args->a, b = args->b;
+    const float *x = cr_mem_to_host(args->x);
+
+    (void)dev;
+    (void)err;
+    for (size_t i = 0; i < args->num; i++)
+        y[i] = a * x[i] + b * y[i];
+    return CR_OK;
+}
+
 /* ---- RMSNorm ---- */
 
 CR_INLINE float square_mean_root(cr_dtype dtype, const void *x, int64_t at, int64_t n, float eps)
