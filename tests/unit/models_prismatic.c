@@ -295,22 +295,26 @@ static void c27_units(void **state)
                                        "projector",
                                        "language_model.model.layers.0",
                                        "language_model.model.layers.1"};
-    static const cr_wrap_policy own = {0};
+    static const char *const classes[] = {"VisionTransformer", "Block", "FusedMLPProjector",
+                                          "LlamaDecoderLayer"};
+    static const cr_wrap_policy policies[] = {
+        {0}, {.classes = classes, .num_classes = CR_COUNT(classes), .is_nested = true}};
 
     (void)state;
-    for (int is_wide = 0; is_wide < 2; is_wide++) {
+    for (int i = 0; i < 4; i++) {
+        bool is_wide = i % 2;
         json_t *config = model_json("fused");
         cr_model *model = must_build(config);
         cr_units units = {0};
         cr_err err = {0};
         must(cr_model_freeze_stage(model, is_wide ? "full-finetune" : "finetune", &err), &err);
         cr_model_set_precision(model);
-        must(cr_units_build(model, &own, 2, &units, &err), &err);
+        must(cr_units_build(model, &policies[i / 2], 2, &units, &err), &err);
         assert_int_equal(units.num, CR_COUNT(want));
-        for (size_t i = 0; i < units.num; i++) {
-            const cr_unit *u = &units.unit[i];
-            bool is_tower = i >= 1 && i <= 7;
-            assert_string_equal(u->name, want[i]);
+        for (size_t k = 0; k < units.num; k++) {
+            const cr_unit *u = &units.unit[k];
+            bool is_tower = k >= 1 && k <= 7;
+            assert_string_equal(u->name, want[k]);
             assert_int_equal(u->trained.is_fp32, is_wide && is_tower);
             assert_int_equal(u->trained.num_params == 0, !is_wide && is_tower);
             assert_int_equal(u->frozen.num_params > 0, !is_wide && is_tower);
