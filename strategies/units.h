@@ -5,7 +5,8 @@
  * policy:
  *
  *     ROLL's       `classes` (NULL: the model's no-split list). Where a class stands above another one
- *                  the children win. Untied embeddings are a unit of their own.
+ *                  the children win. Untied embeddings are a unit of their own. Prismatic's list is of the
+ *                  other kind.
  *     the seeds'   with is_nested, `modules` or `min_elems`: any rule that says yes makes a unit (an
  *                  "or" of policies; class or size is the "hybrid"), inside each other if need be.
  *                  min_elems is asked from the leaves up, of what no inner unit has taken.

@@ -219,9 +219,9 @@ static cr_status read_projector(cr_vision_config *c, const json_t *json, cr_err 
 static int64_t usual_placeholder(const cr_model_config *c, const json_t *json)
 {
     const json_t *pad = cri_json_get(json, "pad_token_id");
-    int64_t last = json_is_integer(pad) ? json_integer_value(pad) : c->vocab_size;
+    int64_t last = json_is_integer(pad) ? json_integer_value(pad) : -1;
 
-    return last + 1 < c->vocab_size ? c->vocab_size - 1 : -1;
+    return last >= 0 && last < c->vocab_size - 1 ? c->vocab_size - 1 : -1;
 }
 
 cr_status cri_prismatic_read(cr_model_config *c, const json_t *json, cr_err *err)
