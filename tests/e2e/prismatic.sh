@@ -2,7 +2,8 @@
 # prismatic.sh -- a Prismatic folder in the commands: the example of docs/vision.md as it is written there; after its steps the tensors
 # of the towers have the bytes of `croll init`, all others but the projector's (text alone) have not; a folder that has the tensors which Prismatic
 # does not use gives the same log-probs, one with another tensor is refused; RLVR in bf16 with a trained backbone, which is float32 in every role:
-# what was sampled is what is trained on; a stage that trains the projector alone is refused for text. Needs python3.
+# what was sampled is what is trained on; a stage that trains the projector alone is refused for text; plans of all stages: elements that
+# train, bytes of masters and of frozen weights, dtypes of units. Needs python3.
 # Not covered: images.
 . tests/e2e/run.inc
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
@@ -57,6 +58,39 @@ python3 $tmp/tensors.py more $tmp/more vision_backbone.featurizer.blocks.2.norm1
 scores $tmp/more >$tmp/got && [ "$(cat $tmp/got)" = "$(cat $tmp/want)" ] && grep -q logprobs $tmp/want || fail "tensors that are not used: $(cat $tmp/got)"
 python3 $tmp/tensors.py more $tmp/more vision_backbone.featurizer.blocks.3.norm1.weight
 ! scores $tmp/more >$tmp/got 2>&1 && grep -q 'blocks.3.norm1.weight' $tmp/got || fail "a block that is not there: $(cat $tmp/got)"
+
+# what a plan of each stage trains, keeps frozen, and in which dtype
+cat >$tmp/plan.py <<'PY'
+import json, struct, sys
+stage, parts, model, plan = sys.argv[1:]
+data = open(model + "/model.safetensors", "rb").read()
+header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+header.pop("__metadata__", None)
+size = dict(V=0, P=0, L=0, l=0)
+for name, t in header.items():
+    n = 1
+    for d in t["shape"]:
+        n *= d
+    part = "V" if name.startswith("vision_backbone.") else "P" if name.startswith("projector.") else "L" if ".layers.2." in name else "l"
+    size[part] += n
+role = json.load(open(plan))["roles"][0]
+trained = sum(size[p] for p in parts)
+b = role["peak_bytes"]
+if role["trained"] != trained or role["parameters"] != sum(size.values()):
+    sys.exit(f"{role['trained']} of {role['parameters']} trained, want {trained} of {sum(size.values())}")
+for what, got, want in (("masters", b["masters"], 4 * trained), ("values", b["values"], 2 * (sum(size.values()) - trained))):
+    if not want / 2 <= got <= want / 2 * 1.02 + 8192:  # a shard of two, padded
+        sys.exit(f"{what}: {got}, want about {want // 2}")
+towers = [line for line in role["tree"].split("\n") if "FSDP[VisionTransformer]" in line or "FSDP[Block]" in line]
+others = [line for line in role["tree"].split("\n") if "FSDP[" in line and line not in towers]
+if not towers or any(("gathered in fp32" in line) != ("V" in parts) for line in towers) or any("gathered in bf16" not in line for line in others):
+    sys.exit("dtypes of units:\n" + role["tree"])
+PY
+for stage in align:P finetune:PLl vla-train:PLl full-finetune:VPLl vla-full-train:VPLl last-layer-finetune:L vla-sandwich-train:VPL; do
+    "$CROLL" plan configs/quickstart/sft.yaml --json --tree pretrain=$model sft_train.model_args.stage=${stage%:*} sft_train.model_args.dtype=bf16 \
+        sft_train.strategy_args.strategy_config.param_dtype=bf16 >$tmp/plan.json 2>$log || fail "plan of $stage: exit code $?"
+    python3 $tmp/plan.py ${stage%:*} ${stage#*:} $model $tmp/plan.json || fail "plan of $stage"
+done
 
 code=0
 "$CROLL" run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/align sft_train.model_args.stage=align \
