@@ -16,6 +16,8 @@ static int run(int argc, char **argv)
          "also the rank of every token: 1 + ids that are more likely"},
         {"logits", CR_OPT_STRING, &args.logits, "FILE",
          "also write float32 [tokens, vocabulary] per id to this safetensors file"},
+        {"image-folder", CR_OPT_STRING, &args.image_folder, "DIR",
+         "where paths of images begin, which parts of messages may have (default: no paths)"},
         CR_ADAPTER_OPTION(call.adapter),
         {"device", CR_OPT_STRING, &call.device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},

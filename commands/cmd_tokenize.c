@@ -5,7 +5,6 @@
 
 typedef struct ask {
     cr_encoder encoder;
-    const char *image_folder;
     bool has_text;
 } ask;
 
@@ -61,7 +60,6 @@ static cr_status tokenize(ask *a, const cr_words *words, cr_err *err)
 
     if (words->num != 1) return cr_fail(err, CR_EUSAGE, "give one MODEL, a folder");
     CR_TRY(cr_encoder_open(&a->encoder, words->word[0], err));
-    CR_TRY(cr_encoder_open_images(&a->encoder, a->image_folder, err));
     cr_lines_init(&lines, stdin, stdout);
     for (status = CR_OK; status == CR_OK && cr_lines_next(&lines, &rules, &line);) {
         status = answer(a, &lines, &line, err);
@@ -75,10 +73,10 @@ static cr_status tokenize(ask *a, const cr_words *words, cr_err *err)
 
 static int run(int argc, char **argv)
 {
-    ask a = {0};
+    ask a = {.encoder.reads_images = true};
     const cr_option options[] = {
         {"text", CR_OPT_FLAG, &a.has_text, NULL, "also the text that was encoded"},
-        {"image-folder", CR_OPT_STRING, &a.image_folder, "DIR",
+        {"image-folder", CR_OPT_STRING, &a.encoder.image_folder, "DIR",
          "where paths of images begin, which parts of messages may have (default: no paths)"},
         {"no-special", CR_OPT_FLAG, &a.encoder.has_no_special, NULL,
          "a text without the tokens that the tokenizer adds to it (BOS; default: with them)"},

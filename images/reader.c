@@ -16,6 +16,8 @@ struct cr_image_reader {
     cr_image_pool *pool;
     size_t at_once;
     json_t *sizes; /* digest to [width, height] of what was decoded before */
+    bool keeps_values;
+    int64_t max_tokens; /* of a chat; 0: any number */
 };
 
 /* A place for an image. */
@@ -43,6 +45,12 @@ cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, con
     r->pool = cr_image_pool_create(r->at_once, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
     r->sizes = json_object();
     return r;
+}
+
+void cr_image_reader_keep_values(cr_image_reader *r, int64_t max_tokens)
+{
+    r->keeps_values = true;
+    r->max_tokens = max_tokens;
 }
 
 void cr_image_reader_destroy(cr_image_reader *r)
@@ -185,9 +193,50 @@ static bool find_size(const cr_image_reader *r, cr_image_item *item)
     return size != NULL;
 }
 
-/* Images [first, first + num): decoded, if they are new. */
+/* Grid and tokens of image i, whose size is known; *num_tokens: of the chat so far. */
+static cr_status count_tokens(const cr_image_reader *r, const chat *c, size_t i,
+                              cr_image_item *item, int64_t *num_tokens, cr_err *err)
+{
+    const cr_image_processor *p = &r->processor;
+    int width, height;
+
+    if (cr_image_target(p, item->width, item->height, &width, &height, err) != CR_OK)
+        return name_place(c, i, err);
+    item->grid[0] = 1;
+    item->grid[1] = height / p->patch_size;
+    item->grid[2] = width / p->patch_size;
+    item->num_tokens = (int64_t)item->grid[1] * item->grid[2] / (p->merge_size * p->merge_size);
+    *num_tokens += item->num_tokens;
+    if (!r->max_tokens || *num_tokens <= r->max_tokens) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "the images have more than %lld tokens",
+                   (long long)r->max_tokens);
+}
+
+/* What a worker answered for image i. */
+static cr_status take_job(cr_image_reader *r, const chat *c, size_t i, cr_image_job *job,
+                          cr_image_item *item, int64_t *num_tokens, cr_err *err)
+{
+    if (job->err.status) {
+        cr_fail(err, job->err.status, "%s", job->err.msg);
+        return name_place(c, i, err);
+    }
+    item->width = job->image.width;
+    item->height = job->image.height;
+    json_object_set_new(r->sizes, item->digest, json_pack("[i,i]", item->width, item->height));
+    CR_TRY(count_tokens(r, c, i, item, num_tokens, err));
+    return r->keeps_values ? cr_image_cut(&r->processor, &job->image, 1, &item->patches, err)
+                           : CR_OK;
+}
+
+/* Of a chat so far. */
+typedef struct sums {
+    size_t num_bytes;
+    int64_t num_tokens;
+} sums;
+
+/* Images [first, first + num): decoded, unless only their size is wanted, and known. */
 static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size_t num,
-                           cr_image_items *out, size_t *num_bytes, cr_err *err)
+                           cr_image_item *items, sums *so_far, cr_err *err)
 {
     cr_image_job jobs[MAX_AT_ONCE] = {0};
     cr_buf files[MAX_AT_ONCE] = {0};
@@ -195,28 +244,22 @@ static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size
 
     for (size_t i = first; i < first + num && !err->status; i++) {
         cr_buf *file = &files[i - first];
-        cr_image_item *item = &out->item[i];
         if (cr_image_source_read(c->places[i].value, r->folder, file, err) != CR_OK)
             name_place(c, i, err);
-        else if ((*num_bytes += file->num_bytes) > CR_IMAGE_BYTES_A_CHAT)
+        else if ((so_far->num_bytes += file->num_bytes) > CR_IMAGE_BYTES_A_CHAT)
             cr_fail(err, CR_EFORMAT, "the images have more than %d bytes", CR_IMAGE_BYTES_A_CHAT);
-        cr_digest_bytes(file->data ? file->data : "", file->num_bytes, item->digest);
-        if (err->status || find_size(r, item)) continue;
-        jobs[num_jobs] = (cr_image_job){.data = file->data, .num_bytes = file->num_bytes};
-        at[num_jobs++] = i;
+        cr_digest_bytes(file->data ? file->data : "", file->num_bytes, items[i].digest);
+        if (!err->status && !r->keeps_values && find_size(r, &items[i])) {
+            cr_note(count_tokens(r, c, i, &items[i], &so_far->num_tokens, err));
+        } else {
+            jobs[num_jobs] = (cr_image_job){.data = file->data, .num_bytes = file->num_bytes};
+            at[num_jobs++] = i;
+        }
     }
     if (!err->status) cr_note(cr_image_pool_decode(r->pool, jobs, num_jobs, err));
     for (size_t k = 0; k < num_jobs; k++) {
-        cr_image_item *item = &out->item[at[k]];
-        if (!err->status && jobs[k].err.status) {
-            cr_fail(err, jobs[k].err.status, "%s", jobs[k].err.msg);
-            name_place(c, at[k], err);
-        }
-        item->width = jobs[k].image.width;
-        item->height = jobs[k].image.height;
         if (!err->status)
-            json_object_set_new(r->sizes, item->digest,
-                                json_pack("[i,i]", item->width, item->height));
+            cr_note(take_job(r, c, at[k], &jobs[k], &items[at[k]], &so_far->num_tokens, err));
         cr_image_free(&jobs[k].image);
     }
     for (size_t i = 0; i < num; i++)
@@ -224,29 +267,11 @@ static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size
     return err->status;
 }
 
-static cr_status count_tokens(const cr_image_reader *r, const chat *c, cr_image_items *items,
-                              cr_err *err)
-{
-    const cr_image_processor *p = &r->processor;
-
-    for (size_t i = 0; i < items->num; i++) {
-        cr_image_item *item = &items->item[i];
-        int width, height;
-        if (cr_image_target(p, item->width, item->height, &width, &height, err) != CR_OK)
-            return name_place(c, i, err);
-        item->grid[0] = 1;
-        item->grid[1] = height / p->patch_size;
-        item->grid[2] = width / p->patch_size;
-        item->num_tokens = (int64_t)item->grid[1] * item->grid[2] / (p->merge_size * p->merge_size);
-    }
-    return CR_OK;
-}
-
 cr_status cr_image_reader_read(cr_image_reader *r, const json_t *messages, const json_t *images,
                                cr_image_items *out, cr_err *err)
 {
     chat c = {.images = json_is_null(images) ? NULL : images};
-    size_t num_bytes = 0;
+    sums so_far = {0};
 
     *out = (cr_image_items){.messages = json_array()};
     CR_TRY_GOTO(out, find_places(&c, messages, out->messages, err));
@@ -254,9 +279,8 @@ cr_status cr_image_reader_read(cr_image_reader *r, const json_t *messages, const
     out->item = CR_NEW_ARRAY(cr_image_item, c.num);
     for (size_t i = 0; i < c.num; i += r->at_once) {
         size_t num = c.num - i < r->at_once ? c.num - i : r->at_once;
-        CR_TRY_GOTO(out, read_some(r, &c, i, num, out, &num_bytes, err));
+        CR_TRY_GOTO(out, read_some(r, &c, i, num, out->item, &so_far, err));
     }
-    cr_note(count_tokens(r, &c, out, err));
 out:
     cr_free(c.places);
     if (err->status) cr_image_items_free(out);
@@ -265,6 +289,8 @@ out:
 
 void cr_image_items_free(cr_image_items *items)
 {
+    for (size_t i = 0; i < items->num; i++)
+        cr_image_patches_free(&items->item[i].patches);
     cr_free(items->item);
     json_decref(items->messages);
     *items = (cr_image_items){0};

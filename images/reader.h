@@ -27,6 +27,7 @@ typedef struct cr_image_item {
     int width, height;           /* upright */
     int32_t grid[3];             /* of patches, after resizing */
     int64_t num_tokens;
+    cr_image_patches patches; /* if the reader keeps values, else zero */
 } cr_image_item;
 
 typedef struct cr_image_items {
@@ -37,6 +38,9 @@ typedef struct cr_image_items {
 
 /* folder: image_folder, or NULL; borrowed. */
 cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, const char *folder);
+/* Items have their values from now on. A chat's images may have at most max_tokens together (0: any number), which bounds
+ * the memory of values. */
+void cr_image_reader_keep_values(cr_image_reader *reader, int64_t max_tokens);
 void cr_image_reader_destroy(cr_image_reader *reader); /* accepts NULL */
 /* images: the column, a list or one image; NULL: none. CR_EFORMAT, CR_EIO, CR_EARG: "message 2, image 3: why". */
 CR_MUST cr_status cr_image_reader_read(cr_image_reader *reader, const json_t *messages,

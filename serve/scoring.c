@@ -18,10 +18,10 @@ typedef struct round_of {
     int32_t place, adapter;
 } round_of;
 
-/* A prompt in a message: this, its ids, its lists of candidates, and of the draw the biased ids, their biases, allowed
- * and banned ids. */
+/* A prompt in a message: this, its ids, its lists of candidates, of the draw the biased ids, their biases, allowed
+ * and banned ids, and the grids and pixels of images. */
 typedef struct header {
-    int32_t num_ids, first, num_top, num_candidates, num_lists;
+    int32_t num_ids, first, num_top, num_candidates, num_lists, num_images, num_pixels;
     int32_t has_entropy, has_rank, is_drawn, top_k, num_biased, num_allowed, num_banned;
     float scale; /* temperature of the numbers */
     float temperature, penalty, top_p, min_p, u;
@@ -52,6 +52,7 @@ struct cr_scoring {
     cr_draw_row *draws;
     size_t num_asks, capacity_asks;
     cr_row_edits edits;
+    cr_packed_images images;
     char *memory; /* of arrays */
     size_t capacity_bytes;
     double forward_s; /* of the last round */
@@ -77,6 +78,7 @@ void cr_scoring_destroy(cr_scoring *s)
     cr_free(s->offsets);
     cr_free(s->asks);
     cr_free(s->draws);
+    cr_packed_images_free(&s->images);
     cr_free(s->memory);
     cr_free(s);
 }
@@ -132,6 +134,7 @@ cr_status cr_scoring_check(const cr_scoring *s, size_t at, const cr_score_ask *a
     CR_TRY(check_ids(vocab, "candidate", -1, a->candidates, a->num_candidates * a->num_lists, err));
     if (a->temperature != 0 && !(a->temperature >= CR_MIN_TEMPERATURE))
         return cr_fail(err, CR_EARG, "numbers at temperature %g", (double)a->temperature);
+    CR_TRY(cr_seq_images_check(c, a->ids, a->num_ids, &a->images, err));
     if (!d) return CR_OK;
     if (!(d->temperature == 0 || d->temperature >= CR_MIN_TEMPERATURE) || !(d->penalty > 0) ||
         !(d->u >= 0 && d->u < 1))
@@ -152,6 +155,8 @@ static void put_ask(cr_buf *to, const cr_score_ask *a)
                 .num_top = (int32_t)a->num_top,
                 .num_candidates = (int32_t)a->num_candidates,
                 .num_lists = (int32_t)num_lists,
+                .num_images = (int32_t)a->images.num,
+                .num_pixels = (int32_t)a->images.num_pixels,
                 .has_entropy = a->has_entropy,
                 .has_rank = a->has_rank,
                 .is_drawn = a->draw != NULL,
@@ -175,6 +180,8 @@ static void put_ask(cr_buf *to, const cr_score_ask *a)
     cr_buf_add(to, edits->bias, edits->num_biased * sizeof *edits->bias);
     cr_buf_add(to, edits->allowed, edits->num_allowed * sizeof *edits->allowed);
     cr_buf_add(to, edits->banned, edits->num_banned * sizeof *edits->banned);
+    cr_buf_add(to, a->images.grid, a->images.num * 3 * sizeof(int32_t));
+    cr_buf_add(to, a->images.pixels, a->images.num_pixels * sizeof(float));
 }
 
 static const int32_t *take_list(const int32_t **at, int32_t num)
@@ -225,19 +232,23 @@ static void read_asks(cr_scoring *s)
             s->draws =
                 cr_realloc(s->draws, had * sizeof *s->draws, s->capacity_asks * sizeof *s->draws);
         a = &s->asks[s->num_asks];
-        *a = (cr_score_ask){.ids = at,
-                            .num_ids = (size_t)h.num_ids,
-                            .first = (size_t)h.first,
-                            .has_entropy = h.has_entropy,
-                            .has_rank = h.has_rank,
-                            .num_top = h.num_top,
-                            .temperature = h.scale,
-                            .num_candidates = (size_t)h.num_candidates,
-                            .num_lists = (size_t)h.num_lists};
+        *a = (cr_score_ask){
+            .ids = at,
+            .num_ids = (size_t)h.num_ids,
+            .first = (size_t)h.first,
+            .has_entropy = h.has_entropy,
+            .has_rank = h.has_rank,
+            .num_top = h.num_top,
+            .temperature = h.scale,
+            .num_candidates = (size_t)h.num_candidates,
+            .num_lists = (size_t)h.num_lists,
+            .images = {.num = (size_t)h.num_images, .num_pixels = (size_t)h.num_pixels}};
         at += h.num_ids;
         if (h.num_candidates) a->candidates = at;
         at += h.num_candidates * h.num_lists;
         s->draws[s->num_asks] = read_draw(&h, a->ids, &at);
+        a->images.grid = take_list(&at, 3 * h.num_images);
+        a->images.pixels = (const float *)(const void *)take_list(&at, h.num_pixels);
         a->draw = h.is_drawn ? &s->draws[s->num_asks] : NULL;
     }
     for (size_t i = 0; i < s->num_asks; i++) /* where draws came to lie */
@@ -418,6 +429,11 @@ static cr_status run_round(cr_scoring *s, cr_err *err)
     read_asks(s);
     find_part(s, (size_t)cr_group_rank(dp), (size_t)cr_group_num_ranks(dp), &first, &end);
     out = pack(s, first, end, &all);
+    cr_packed_images_clear(&s->images);
+    for (size_t i = first; i < end; i++)
+        cr_packed_images_add(&s->images, &s->asks[i].images);
+    CR_TRY(cr_packed_images_end(&s->images, &s->places[of.place].model->config, &s->packed.batch,
+                                err));
     begin_s = cr_now_s();
     cr_fsdp_set_adapter(s->places[of.place].f, of.adapter);
     CR_TRY(

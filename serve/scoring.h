@@ -22,6 +22,7 @@
 #define CR_SCORING_H
 
 #include "strategies/packed.h"
+#include "strategies/packed_images.h"
 #include "strategies/strategies.h"
 
 /* One prompt, and what is wanted at its places from `first` on. */
@@ -39,6 +40,7 @@ typedef struct cr_score_ask {
         num_lists; /* 1: the same at all places; else one a place of the prompt from `first` on */
     const cr_draw_row *
         draw; /* NULL: no token is drawn. history is the prompt, whatever it says, and is_raw true */
+    cr_seq_images images;
 } cr_score_ask;
 
 /* Numbers of num consecutive places: those of the prompt, then that of the drawn token. What was not asked for is

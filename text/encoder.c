@@ -8,16 +8,6 @@ cr_status cr_encoder_open(cr_encoder *e, const char *folder, cr_err *err)
     return cr_tokenizer_open(folder, &e->tokenizer, err);
 }
 
-cr_status cr_encoder_open_images(cr_encoder *e, const char *image_folder, cr_err *err)
-{
-    cr_image_processor processor;
-
-    if (!cr_image_processor_exists(e->folder)) return CR_OK;
-    CR_TRY(cr_image_processor_read(e->folder, &processor, err));
-    e->images = cr_image_reader_create(&processor, image_folder);
-    return CR_OK;
-}
-
 void cr_encoder_close(cr_encoder *e)
 {
     cr_image_reader_destroy(e->images);
@@ -45,12 +35,24 @@ cr_status cr_encode_text(const cr_tokenizer *tokenizer, const char *text, size_t
     return CR_OK;
 }
 
+static cr_status open_images(cr_encoder *e, cr_err *err)
+{
+    cr_image_processor processor;
+
+    if (e->images || !e->reads_images || !cr_image_processor_exists(e->folder)) return CR_OK;
+    CR_TRY(cr_image_processor_read(e->folder, &processor, err));
+    e->images = cr_image_reader_create(&processor, e->image_folder);
+    if (e->keeps_values) cr_image_reader_keep_values(e->images, e->max_image_tokens);
+    return CR_OK;
+}
+
 /* Messages to e->text. */
 static cr_status render(cr_encoder *e, const json_t *messages, cr_err *err)
 {
     cr_buf text = {0};
 
     if (!e->chat) CR_TRY(cr_chat_open(e->folder, &e->chat, err));
+    CR_TRY(open_images(e, err));
     if (!e->images) return cr_chat_render(e->chat, NULL, messages, true, &e->text, err);
     CR_TRY(cr_image_reader_read(e->images, messages, NULL, &e->items, err));
     if (cr_chat_render(e->chat, NULL, e->items.messages, true, &text, err) == CR_OK)

@@ -10,7 +10,8 @@
 typedef struct cr_logprobs_args {
     bool has_entropy, has_rank;
     int64_t num_top;
-    const char *logits; /* a safetensors file for the logits of all lines, or NULL */
+    const char *logits;       /* a safetensors file for the logits of all lines, or NULL */
+    const char *image_folder; /* where paths of images begin, or NULL */
 } cr_logprobs_args;
 
 /* Returns the exit code of the command. */

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Log-probs of chats with images for tests/e2e/logprobs_images.sh: log_softmax of Transformers' logits in float64.
+
+    tests/parity/logprobs_images.py --make DIR             DIR/qwen2_5_vl, qwen3_vl, qwen3_vl_moe: tiny models without weights
+    croll init DIR/MODEL --seed 5                          for each of them
+    tests/parity/logprobs_images.py --numbers DIR > tests/parity/logprobs_images.json
+
+Each line has a model, a request of `croll logprobs --image-folder tests/parity/images` with 0 to 3 images, and the log-probs that it must answer.
+Images go through Qwen2VLImageProcessorPil, their placeholders are written out here. --make needs nothing but Python; --numbers needs torch,
+transformers and pillow (12.1 or older).
+"""
+import json, pathlib, subprocess, sys
+
+IMAGES = pathlib.Path("tests/parity/images")
+PAD, START, END = "<|image_pad|>", "<|vision_start|>", "<|vision_end|>"
+TEXT = dict(hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-6, num_hidden_layers=2,
+            max_position_embeddings=4096, tie_word_embeddings=False, initializer_range=0.15, bos_token_id=None, eos_token_id=0)
+VISION = dict(hidden_size=32, intermediate_size=50, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, in_channels=3,
+              out_hidden_size=64, depth=2, initializer_range=0.15)
+MODELS = {
+    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", dict(rope_theta=10000.0, rope_scaling=dict(type="mrope", mrope_section=[2, 3, 3])),
+                   dict(hidden_act="silu", window_size=16, fullatt_block_indexes=[1], tokens_per_second=2)),
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration", dict(head_dim=16, rope_theta=10000.0, rope_scaling=dict(rope_type="default", mrope_section=[4, 2, 2])),
+                 dict(hidden_act="gelu_pytorch_tanh", num_position_embeddings=36, deepstack_visual_indexes=[0])),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration",
+                     dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, rope_theta=10000.0,
+                          rope_scaling=dict(rope_type="default", mrope_section=[4, 2, 2])),
+                     dict(hidden_act="gelu_pytorch_tanh", num_position_embeddings=36, deepstack_visual_indexes=[0])),
+}
+PROCESSOR = dict(image_processor_type="Qwen2VLImageProcessor", patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=1024, max_pixels=4096,
+                 image_mean=[0.48145466, 0.4578275, 0.40821073], image_std=[0.26862954, 0.26130258, 0.27577711])
+TEMPLATE = ("{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+            "{% if p.type == 'image' %}" + START + PAD + END + "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %};{% endfor %}")
+CHATS = [["3+4=?"], [0, "how many?"], ["a ", 1, " b"], [2, 3, "which?"], [4, "x", 5, "y", 6, "z"]]
+FILES = ["png_rgb.png", "jpeg_420.jpeg", "webp_lossy.webp", "png_interlaced.png", "jpeg_exif_be.jpeg", "png_palette_8.png", "jpeg_cmyk.jpeg"]
+
+
+def make(folder):
+    subprocess.run(["scripts/make_sums", str(folder / "sums")], check=True, stdout=subprocess.DEVNULL)
+    words = folder / "sums/model"
+    tokenizer = json.loads((words / "tokenizer.json").read_text())
+    vocab = 1 + max([*tokenizer["model"]["vocab"].values(), *(t["id"] for t in tokenizer["added_tokens"])])
+    for token in (PAD, START, END):
+        tokenizer["added_tokens"].append(dict(id=vocab, content=token, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True))
+        vocab += 1
+    for name, (architecture, text, vision) in MODELS.items():
+        text = dict(TEXT, vocab_size=vocab + 5, **text)
+        model = folder / name
+        model.mkdir()
+        ids = dict(image_token_id=vocab - 3, video_token_id=vocab + 1, vision_start_token_id=vocab - 2, vision_end_token_id=vocab - 1)
+        (model / "config.json").write_text(json.dumps(dict(model_type=name, architectures=[architecture], tie_word_embeddings=False, **ids,
+                                                           text_config=dict(text, model_type=name + "_text"), vision_config=dict(VISION, **vision))))
+        (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (model / "tokenizer_config.json").write_bytes((words / "tokenizer_config.json").read_bytes())
+        (model / "chat_template.jinja").write_text(TEMPLATE)
+        (model / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+
+
+def numbers(folder):
+    sys.path.append(sys.path.pop(0))  # tokenizers.py of this folder is not the package
+    import torch, transformers
+    from tokenizers import Tokenizer
+    from transformers.image_utils import load_image
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    processor = Qwen2VLImageProcessorPil(**{k: v for k, v in PROCESSOR.items() if k != "image_processor_type"})
+    for name, (architecture, _, _) in MODELS.items():
+        experts = dict(experts_implementation="eager") if "moe" in name else {}
+        model = getattr(transformers, architecture).from_pretrained(folder / name, dtype=torch.float64, attn_implementation="eager", **experts).eval()
+        tokenizer = Tokenizer.from_file(str(folder / name / "tokenizer.json"))
+        for chat in CHATS:
+            text, kwargs = "user:", {}
+            files = [FILES[part] for part in chat if isinstance(part, int)]
+            if files:
+                kwargs = dict(processor(images=[load_image(str(IMAGES / f)) for f in files], return_tensors="pt"))
+                kwargs["pixel_values"] = kwargs["pixel_values"].double()
+                grids = iter(kwargs["image_grid_thw"].tolist())
+            for part in chat:
+                text += part if isinstance(part, str) else START + PAD * ((lambda g: g[1] * g[2] // 4)(next(grids))) + END
+            ids = torch.tensor([tokenizer.encode(text + ";", add_special_tokens=False).ids])
+            if files:
+                kwargs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+            with torch.no_grad():
+                logits = model(input_ids=ids, **kwargs).logits[0, :-1]
+            own = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0]
+            content = [dict(type="text", text=p) if isinstance(p, str) else dict(type="image", image=FILES[p]) for p in chat]
+            print(json.dumps(dict(model=name, request=dict(id=len(files), messages=[dict(role="user", content=content)]), input_ids=ids[0].tolist(),
+                                  logprobs=[round(x, 7) for x in own.tolist()])))
+
+
+def main():
+    what, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    make(folder) if what == "--make" else numbers(folder)
+
+
+main()
