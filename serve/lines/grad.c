@@ -12,6 +12,7 @@
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
 #include "models/files/safetensors.h"
+#include "serve/lines/line_images.h"
 #include "strategies/strategies.h"
 
 #include <math.h>
@@ -20,18 +21,22 @@
 typedef struct job {
     cr_session *session;
     cr_lines *lines;
-    cr_line *line; /* all good lines */
-    size_t num_lines, capacity_lines;
+    cr_line *line;          /* all good lines */
+    cr_line_images *images; /* of each */
+    size_t num_lines, capacity_lines, capacity_images;
     cr_packed packed;
+    cr_packed_images packed_images;
     int64_t num_labels;
     double loss, grad_norm;
-    const char *path;
+    const char *path, *image_folder;
     cr_tensor_writer *writer;
 } job;
 
-static void keep_line(job *j, cr_line *line)
+static void keep_line(job *j, cr_line *line, cr_line_images *images)
 {
     j->line = cr_grow(j->line, j->num_lines, &j->capacity_lines, sizeof *j->line);
+    j->images = cr_grow(j->images, j->num_lines, &j->capacity_images, sizeof *j->images);
+    j->images[j->num_lines] = *images;
     j->line[j->num_lines++] = *line;
     for (size_t t = 1; t < line->num_ids; t++)
         j->num_labels += !line->labels || line->labels[t] >= 0;
@@ -40,17 +45,21 @@ static void keep_line(job *j, cr_line *line)
 static cr_status read_lines(job *j, cr_err *err)
 {
     cr_line_rules rules = cr_session_rules(j->session);
+    cr_line_images images;
     cr_line line;
 
     rules.has_labels = true;
+    cr_line_images_expect(j->session, j->image_folder);
     while (cr_lines_next(j->lines, &rules, &line)) {
+        cr_line_images_take(j->session, &line, &images);
         if (line.error) {
             cr_status status = cr_lines_write_error(j->lines, &line, err);
             cr_line_free(&line);
+            cr_line_images_free(&images);
             CR_TRY(status);
             continue;
         }
-        keep_line(j, &line);
+        keep_line(j, &line, &images);
     }
     if (j->num_labels == 0)
         return cr_fail(err, CR_EFORMAT,
@@ -59,7 +68,51 @@ static cr_status read_lines(job *j, cr_err *err)
     return CR_OK;
 }
 
-/* Rank 0's lines to all. A line is its number of ids, whether it has labels, ids and labels. */
+/* What a line begins with; its ids, labels, grids and pixels follow. */
+typedef struct head {
+    int32_t num_ids, has_labels, num_images, num_pixels;
+} head;
+
+static void put_line(cr_buf *to, const cr_line *l, const cr_seq_images *images)
+{
+    head h = {(int32_t)l->num_ids, l->labels != NULL, (int32_t)images->num,
+              (int32_t)images->num_pixels};
+
+    cr_buf_add(to, &h, sizeof h);
+    cr_buf_add(to, l->ids, l->num_ids * sizeof(int32_t));
+    if (l->labels) cr_buf_add(to, l->labels, l->num_ids * sizeof(int32_t));
+    cr_buf_add(to, images->grid, images->num * 3 * sizeof(int32_t));
+    cr_buf_add(to, images->pixels, images->num_pixels * sizeof(float));
+}
+
+/* A copy of num words of 4 bytes; *at moves past them. */
+static void *copy_words(const int32_t **at, size_t num)
+{
+    void *copy = memcpy(cr_alloc(num * sizeof **at), *at, num * sizeof **at);
+
+    *at += num;
+    return copy;
+}
+
+static void take_line(job *j, const int32_t **at)
+{
+    cr_line_images images = {0};
+    cr_line line = {0};
+    head h;
+
+    memcpy(&h, *at, sizeof h);
+    *at += sizeof h / sizeof **at;
+    line.num_ids = (size_t)h.num_ids;
+    line.ids = copy_words(at, line.num_ids);
+    if (h.has_labels) line.labels = copy_words(at, line.num_ids);
+    images.grid = copy_words(at, 3 * (size_t)h.num_images);
+    images.pixels = copy_words(at, (size_t)h.num_pixels);
+    images.seq =
+        (cr_seq_images){images.grid, (size_t)h.num_images, images.pixels, (size_t)h.num_pixels};
+    keep_line(j, &line, &images);
+}
+
+/* Rank 0's lines to all. */
 static cr_status share_lines(job *j, cr_err *err)
 {
     cr_group *all = j->session->mesh->group[CR_AXIS_ALL];
@@ -67,29 +120,14 @@ static cr_status share_lines(job *j, cr_err *err)
     cr_buf send = {0}, got = {0};
     const int32_t *at, *end;
 
-    for (size_t i = 0; i < j->num_lines; i++) {
-        const cr_line *l = &j->line[i];
-        int32_t head[2] = {(int32_t)l->num_ids, l->labels != NULL};
-        cr_buf_add(&send, head, sizeof head);
-        cr_buf_add(&send, l->ids, l->num_ids * sizeof(int32_t));
-        if (l->labels) cr_buf_add(&send, l->labels, l->num_ids * sizeof(int32_t));
-    }
+    for (size_t i = 0; i < j->num_lines; i++)
+        put_line(&send, &j->line[i], &j->images[i].seq);
     CR_TRY_GOTO(out,
                 cr_all_gather_bytes(all, "lines", send.data, send.num_bytes, &got, offsets, err));
     at = (const int32_t *)(const void *)got.data;
     end = at + got.num_bytes / sizeof(int32_t);
-    while (j->session->rank != 0 && at < end) {
-        cr_line line = {.num_ids = (size_t)at[0]};
-        bool has_labels = at[1] != 0;
-        size_t bytes = line.num_ids * sizeof(int32_t);
-        line.ids = memcpy(CR_NEW_ARRAY(int32_t, line.num_ids), at + 2, bytes);
-        at += 2 + line.num_ids;
-        if (has_labels) {
-            line.labels = memcpy(CR_NEW_ARRAY(int32_t, line.num_ids), at, bytes);
-            at += line.num_ids;
-        }
-        keep_line(j, &line);
-    }
+    while (j->session->rank != 0 && at < end)
+        take_line(j, &at);
 out:
     cr_buf_free(&send);
     cr_buf_free(&got);
@@ -126,8 +164,12 @@ static cr_status run_lines(job *j, cr_err *err)
         int64_t labels = 0;
         float aux;
         cr_packed_clear(&j->packed);
-        for (size_t i = 0; i < step && next < j->num_lines; i++, next += ranks)
+        cr_packed_images_clear(&j->packed_images);
+        for (size_t i = 0; i < step && next < j->num_lines; i++, next += ranks) {
             labels += cr_line_pack(&j->packed, &j->line[next]);
+            cr_packed_images_add(&j->packed_images, &j->images[next].seq);
+        }
+        CR_TRY(cr_packed_images_end(&j->packed_images, &s->model->config, &j->packed.batch, err));
         aux = cr_aux_weight(s->model, s->keys, (double)labels / (double)j->num_labels);
         cr_fsdp_set_aux_weight(s->fsdp, aux);
         CR_TRY(cr_fsdp_backward(s->fsdp, j->packed.batch.num_seqs ? &j->packed.batch : NULL,
@@ -223,15 +265,19 @@ static void close_job(void *ctx)
     job *j = ctx;
 
     cr_tensor_writer_abort(j->writer);
-    for (size_t i = 0; i < j->num_lines; i++)
+    for (size_t i = 0; i < j->num_lines; i++) {
         cr_line_free(&j->line[i]);
+        cr_line_images_free(&j->images[i]);
+    }
     cr_free(j->line);
+    cr_free(j->images);
     cr_packed_free(&j->packed);
+    cr_packed_images_free(&j->packed_images);
 }
 
-int cr_grad_run(const cr_session_call *call, const char *path)
+int cr_grad_run(const cr_session_call *call, const char *path, const char *image_folder)
 {
-    job j = {.path = path};
+    job j = {.path = path, .image_folder = image_folder};
 
     return cr_lines_run(call, &(cr_lines_task){CR_SESSION_TRAIN, NULL, work, close_job, &j});
 }

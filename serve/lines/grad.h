@@ -8,6 +8,6 @@
 #include "serve/lines/lines_run.h"
 
 /* path: of a safetensors file for the gradient. Returns the exit code of the command. */
-int cr_grad_run(const cr_session_call *call, const char *path);
+int cr_grad_run(const cr_session_call *call, const char *path, const char *image_folder);
 
 #endif

@@ -5,19 +5,16 @@
  * end, because a safetensors file begins with the shapes of all tensors.
  */
 #include "serve/lines/logprobs.h"
-#include "images/reader.h"
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
 #include "models/files/safetensors.h"
+#include "serve/lines/line_images.h"
 #include "serve/scoring.h"
 #include "strategies/strategies.h"
 
 #include <string.h>
 
-enum {
-    MAX_BATCH_TOKENS = 16384,
-    MAX_IMAGE_TOKENS = 32768 /* of a line: the values of Qwen2.5-VL's patches are 616 MB then */
-};
+enum { MAX_BATCH_TOKENS = 16384 };
 
 /* A line that waits for its answer. */
 typedef struct waiting {
@@ -25,8 +22,7 @@ typedef struct waiting {
     cr_score_ask ask;
     int32_t *candidates; /* of the ask; shorter lists end with -1 */
     size_t *num_each;    /* [num_lists] ids of each list */
-    int32_t *grid;       /* of images, and their pixels */
-    float *pixels;
+    cr_line_images images;
 } waiting;
 
 typedef struct ask {
@@ -48,8 +44,7 @@ static void waiting_free(waiting *w)
     cr_line_free(&w->line);
     cr_free(w->candidates);
     cr_free(w->num_each);
-    cr_free(w->grid);
-    cr_free(w->pixels);
+    cr_line_images_free(&w->images);
 }
 
 /* ---- candidates of a line ---- */
@@ -95,42 +90,6 @@ static bool read_candidates(waiting *w, const json_t *all, int64_t vocab_size)
     return true;
 }
 
-/* The images of the messages that were encoded last, one after another. */
-static void take_images(const ask *a, waiting *w)
-{
-    cr_image_items *items = &a->session->encoder.items;
-    size_t num = 0;
-
-    if (items->num && !w->line.error && a->args->logits)
-        cr_line_fail(&w->line, "images are not available yet with --logits");
-    if (items->num && !w->line.error) {
-        for (size_t i = 0; i < items->num; i++)
-            num += (size_t)(items->item[i].patches.num_patches * items->item[i].patches.patch_dim);
-        w->grid = CR_NEW_ARRAY(int32_t, 3 * items->num);
-        w->pixels = CR_NEW_ARRAY(float, num);
-        w->ask.images = (cr_seq_images){w->grid, items->num, w->pixels, num};
-        num = 0;
-        for (size_t i = 0; i < items->num; i++) {
-            const cr_image_patches *p = &items->item[i].patches;
-            size_t n = (size_t)(p->num_patches * p->patch_dim);
-            memcpy(w->grid + 3 * i, p->grid, sizeof p->grid);
-            memcpy(w->pixels + num, p->values, n * sizeof(float));
-            num += n;
-        }
-    }
-    cr_image_items_free(items);
-}
-
-/* A prompt that no round takes is answered in place. */
-static void check_ask(const ask *a, waiting *w)
-{
-    cr_err why = {0};
-
-    if (w->ask.images.num && !w->line.error &&
-        cr_scoring_check(a->scoring, 0, &w->ask, &why) != CR_OK)
-        cr_line_fail(&w->line, why.msg);
-}
-
 /* What is wanted of a good line. */
 static void make_ask(const ask *a, waiting *w)
 {
@@ -143,7 +102,8 @@ static void make_ask(const ask *a, waiting *w)
                             .first = 1,
                             .has_entropy = a->args->has_entropy,
                             .has_rank = a->args->has_rank,
-                            .num_top = a->args->num_top};
+                            .num_top = a->args->num_top,
+                            .images = w->images.seq};
     if (!candidates || json_is_null(candidates) || read_candidates(w, candidates, vocab)) return;
     why = cr_asprintf("candidates must be ids below %lld, or a list of them for each of the %zu "
                       "tokens after the first",
@@ -246,9 +206,10 @@ static cr_status answer_all(ask *a, cr_err *err)
 
     if (a->session->rank != 0) return cr_scoring_follow(a->scoring, NULL, err);
     while (cr_lines_next(a->lines, &a->rules, &w.line)) {
+        cr_line_images_take(a->session, &w.line, &w.images);
+        if (w.images.seq.num && a->args->logits)
+            cr_line_fail(&w.line, "images are not available yet with --logits");
         if (!w.line.error) make_ask(a, &w);
-        take_images(a, &w);
-        check_ask(a, &w);
         a->line = cr_grow(a->line, a->num_lines, &a->capacity_lines, sizeof *a->line);
         a->line[a->num_lines++] = w;
         num_good += !w.line.error;
@@ -377,10 +338,7 @@ static cr_status work(void *ctx, cr_session *session, const char *device, cr_lin
     a->scoring = cr_scoring_create(session->world, session->mesh);
     cr_scoring_set(a->scoring, 0, session->model, session->fsdp);
     a->rules = cr_session_rules(session);
-    session->encoder.reads_images = session->encoder.keeps_values =
-        session->model->config.vision != NULL;
-    session->encoder.image_folder = a->args->image_folder;
-    session->encoder.max_image_tokens = MAX_IMAGE_TOKENS;
+    cr_line_images_expect(session, a->args->image_folder);
     a->rules.needs_name = logits != NULL;
     CR_TRY(answer_all(a, err));
     return logits ? write_logits(a, logits, err) : CR_OK;

@@ -2,7 +2,8 @@
 # also on far
 # croll logprobs of chats with 0 to 3 images, on tiny Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE with random weights: numbers of Transformers in float64
 # (made by tests/parity/logprobs_images.py); a line alone, among others, on two ranks has the same text, also where only one of them has
-# images; chats that do not fit are answered in place.
+# images; chats that do not fit are answered in place. croll grad of the same chats, on one rank and on two: loss, and of every parameter but
+# experts the norm and a projection of its gradient.
 . tests/e2e/run.inc
 mkdir $tmp/models
 log=$tmp/log
@@ -13,13 +14,13 @@ for model in qwen2_5_vl qwen3_vl qwen3_vl_moe; do
     python3 - $model >$tmp/requests <<'PY'
 import json, sys
 for line in map(json.loads, open("tests/parity/logprobs_images.json")):
-    if line["model"] == sys.argv[1]:
+    if line["model"] == sys.argv[1] and "request" in line:
         print(json.dumps(line["request"]))
 PY
     ask $model <$tmp/requests >$tmp/answers || fail "$model: exit code $?"
     python3 - $model $tmp/answers <<'PY' || fail "$model: numbers"
 import json, sys
-wanted = [line for line in map(json.loads, open("tests/parity/logprobs_images.json")) if line["model"] == sys.argv[1]]
+wanted = [line for line in map(json.loads, open("tests/parity/logprobs_images.json")) if line["model"] == sys.argv[1] and "request" in line]
 answers = list(map(json.loads, open(sys.argv[2])))
 assert len(answers) == len(wanted) == 5, answers
 for got, want in zip(answers, wanted):
@@ -28,6 +29,28 @@ for got, want in zip(answers, wanted):
     assert off <= 2e-5, (want["request"]["id"], off)
 PY
     while read -r line; do ask $model <<<"$line" || fail "a line alone"; done <$tmp/requests | cmp - $tmp/answers || fail "$model: a line alone"
+    for ranks in 0 0,1; do
+        "$CROLL" grad $tmp/models/$model --out $tmp/grad.$ranks --image-folder tests/parity/images model_args.dtype=fp32 "device_mapping=[$ranks]" \
+            <$tmp/requests >$tmp/loss.$ranks 2>$log || fail "$model: grad on ranks $ranks"
+        python3 - $model $tmp/loss.$ranks $tmp/grad.$ranks <<'PY' || fail "$model: gradient on ranks $ranks"
+import array, json, math, struct, sys
+model, said, path = sys.argv[1:]
+want = next(line for line in map(json.loads, open("tests/parity/logprobs_images.json")) if line["model"] == model and "grads" in line)
+said = json.load(open(said))
+assert said["tokens"] == want["tokens"] and abs(said["loss"] - want["loss"]) < 1e-5, (said, want["loss"])
+data = open(path, "rb").read()
+begin = 8 + struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:begin])
+scale = math.sqrt(sum(norm ** 2 for norm, _ in want["grads"].values()))
+for name, (norm, projection) in want["grads"].items():
+    if model == "qwen2_5_vl":
+        name = name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+    first, end = header[name]["data_offsets"]
+    grad = array.array("f", data[begin + first:begin + end])
+    got = math.sqrt(sum(x * x for x in grad)), sum(x * (i % 7 - 3) for i, x in enumerate(grad))
+    assert abs(got[0] - norm) < 2e-5 * (norm + 0.01 * scale) and abs(got[1] - projection) < 2e-4 * (norm + 0.01 * scale), (name, got, norm, projection)
+PY
+    done
     ask $model infer_batch_size=2 'device_mapping=[0,1]' <$tmp/requests | cmp - $tmp/answers || fail "$model: two ranks"
 done
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Log-probs of chats with images for tests/e2e/logprobs_images.sh: log_softmax of Transformers' logits in float64.
+"""Log-probs and gradients of chats with images for tests/e2e/logprobs_images.sh: those of Transformers in float64.
 
     tests/parity/logprobs_images.py --make DIR             DIR/qwen2_5_vl, qwen3_vl, qwen3_vl_moe: tiny models without weights
     croll init DIR/MODEL --seed 5                          for each of them
     tests/parity/logprobs_images.py --numbers DIR > tests/parity/logprobs_images.json
 
 Each line has a model, a request of `croll logprobs --image-folder tests/parity/images` with 0 to 3 images, and the log-probs that it must answer.
+A last line of each model has the gradient of the mean cross entropy of all of them: for each parameter but experts' its norm and a projection.
 Images go through Qwen2VLImageProcessorPil, their placeholders are written out here. --make needs nothing but Python; --numbers needs torch,
 transformers and pillow (12.1 or older).
 """
@@ -68,6 +69,7 @@ def numbers(folder):
         experts = dict(experts_implementation="eager") if "moe" in name else {}
         model = getattr(transformers, architecture).from_pretrained(folder / name, dtype=torch.float64, attn_implementation="eager", **experts).eval()
         tokenizer = Tokenizer.from_file(str(folder / name / "tokenizer.json"))
+        sums, num = 0, 0
         for chat in CHATS:
             text, kwargs = "user:", {}
             files = [FILES[part] for part in chat if isinstance(part, int)]
@@ -80,12 +82,16 @@ def numbers(folder):
             ids = torch.tensor([tokenizer.encode(text + ";", add_special_tokens=False).ids])
             if files:
                 kwargs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
-            with torch.no_grad():
-                logits = model(input_ids=ids, **kwargs).logits[0, :-1]
+            logits = model(input_ids=ids, **kwargs).logits[0, :-1]
             own = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0]
+            sums, num = sums - own.sum(), num + len(own)
             content = [dict(type="text", text=p) if isinstance(p, str) else dict(type="image", image=FILES[p]) for p in chat]
             print(json.dumps(dict(model=name, request=dict(id=len(files), messages=[dict(role="user", content=content)]), input_ids=ids[0].tolist(),
                                   logprobs=[round(x, 7) for x in own.tolist()])))
+        (sums / num).backward()
+        grads = {k: v.grad.reshape(-1) for k, v in model.named_parameters() if ".experts." not in k}
+        print(json.dumps(dict(model=name, loss=sums.item() / num, tokens=num,
+                              grads={k: [float(f"{x:.7g}") for x in (g.norm().item(), (g * (torch.arange(len(g)) % 7 - 3)).sum().item())] for k, g in grads.items()})))
 
 
 def main():
