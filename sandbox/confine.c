@@ -21,9 +21,10 @@
 #endif
 
 static const int allowed[] = {
-    SYS_read,  SYS_write,     SYS_readv,  SYS_writev,     SYS_sendto,       SYS_recvfrom,
-    SYS_brk,   SYS_mmap,      SYS_munmap, SYS_mremap,     SYS_mprotect,     SYS_madvise,
-    SYS_futex, SYS_getrandom, SYS_exit,   SYS_exit_group, SYS_rt_sigreturn, SYS_rt_sigprocmask};
+    SYS_read,       SYS_write,        SYS_readv,          SYS_writev,     SYS_sendto,
+    SYS_recvfrom,   SYS_brk,          SYS_mmap,           SYS_munmap,     SYS_mremap,
+    SYS_mprotect,   SYS_madvise,      SYS_futex,          SYS_getrandom,  SYS_exit,
+    SYS_exit_group, SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_sigaltstack /* of sanitizers, at each longjmp */};
 
 static void apply_filter(cr_err *err)
 {

@@ -177,10 +177,9 @@ static void confined(void **state)
             cases[i].what(fds[1]);
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
-        if (cases[i].signal)
-            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == cases[i].signal);
-        else
-            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == cases[i].code);
+        if (cases[i].signal ? !WIFSIGNALED(status) || WTERMSIG(status) != cases[i].signal
+                            : !WIFEXITED(status) || WEXITSTATUS(status) != cases[i].code)
+            fail_msg("case %zu: status %x", i, (unsigned)status);
         close(fds[0]);
         close(fds[1]);
     }
