@@ -60,16 +60,22 @@ static inline float value_of(const cr_param *copy, int64_t at)
                    (p->num_dims == 1 && strcmp(end, "weight") == 0));
 }
 
-static inline void set_weights(const model_bench *b)
+/* value: of an element of a parameter. */
+static inline void set_weights_to(float (*value)(const cr_param *, int64_t), const model_bench *b)
 {
     for (size_t i = 0; i < b->model->num_params; i++) {
         const cr_param *p = b->model->params[i];
         float *values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
         for (int64_t e = 0; e < p->num_elems; e++)
-            values[e] = value_of(p, e);
+            values[e] = value(p, e);
         model_bench_fill(b, p, values);
         cr_free(values);
     }
+}
+
+static inline void set_weights(const model_bench *b)
+{
+    set_weights_to(value_of, b);
 }
 
 /* Norm of the gradient, and its projections, against the file's. */

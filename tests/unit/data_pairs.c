@@ -4,40 +4,19 @@
 #include "data/prompts.h"
 #include "pipelines/rows/reference.h"
 #include "tests/byte_tokenizer.h"
-#include "tests/check_near.h"
-#include "tests/temp_folder.h"
+#include "tests/prompt_files.h"
 
 #include <string.h>
 #include <unistd.h>
 
 static cr_tokenizer *tokenizer;
-static cr_chat *chat;
 static cr_prompt_maker maker;
 static cr_worker_config from;
 static cr_config config;
 
-static char *put(const char *name, const void *data, size_t num_bytes)
-{
-    char *path = cr_path_join(temp_folder, name);
-    cr_err err = {0};
-
-    if (cr_file_write_atomic(path, data, num_bytes, &err) != CR_OK) fail_msg("%s", err.msg);
-    return path;
-}
-
-static void use_template(const char *jinja)
-{
-    char *path = put("chat_template.jinja", jinja, strlen(jinja));
-    cr_err err = {0};
-
-    cr_chat_close(chat);
-    if (cr_chat_open(temp_folder, &chat, &err) != CR_OK) fail_msg("%s", err.msg);
-    cr_free(path);
-}
-
 static cr_status load(const char *row, cr_dataset *out, cr_err *err)
 {
-    char *path = put("pairs.jsonl", row, strlen(row));
+    char *path = put_file("pairs.jsonl", row, strlen(row));
 
     config.rows = (cr_row_keys){.prompt_key = (char[]){"instruction"},
                                 .chosen_key = (char[]){"chosen"},
@@ -219,7 +198,7 @@ static void a_file_of_log_probs(void **state)
     cr_reference_close(&t);
     assert_int_equal(cr_file_read(path, &file, &err), CR_OK);
     file.data[35 + 65 + 10] ^= 1; /* in the first pair: what follows is not known to be whole */
-    cr_free(put(strrchr(path, '/') + 1, file.data, file.num_bytes));
+    cr_free(put_file(strrchr(path, '/') + 1, file.data, file.num_bytes));
     open_table(&t, &data, "w");
     assert_int_equal(t.num_known, 0);
     cr_reference_close(&t);

@@ -3,8 +3,7 @@
  */
 #include "data/prompts.h"
 #include "tests/byte_tokenizer.h"
-#include "tests/check_near.h"
-#include "tests/temp_folder.h"
+#include "tests/prompt_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,16 +18,6 @@ static cr_reward_config rewards[] = {
     {.domain = (char[]){"ifeval"}},
     {.domain = (char[]){"format"}, .tags = more_tags, .num_tags = 2}};
 static cr_tokenizer *tokenizer;
-static cr_chat *chat;
-
-static char *put(const char *name, const void *data, size_t num_bytes)
-{
-    char *path = cr_path_join(temp_folder, name);
-    cr_err err = {0};
-
-    if (cr_file_write_atomic(path, data, num_bytes, &err) != CR_OK) fail_msg("%s", err.msg);
-    return path;
-}
 
 /* Load a file; the status, and what was said in err. */
 static cr_status load(const char *name, const char *text, size_t num_bytes, cr_worker_config *from,
@@ -40,7 +29,7 @@ static cr_status load(const char *name, const char *text, size_t num_bytes, cr_w
                              .tokenizer = tokenizer,
                              .chat = chat,
                              .prompt_length = 100};
-    char *path = put(name, text, num_bytes);
+    char *path = put_file(name, text, num_bytes);
 
     *out = (cr_dataset){0};
     *err = (cr_err){0};
@@ -78,16 +67,6 @@ static void check_turns(const char *row, const char *whole, const char *learnt)
         assert_int_equal(data.rows[0].learns[i], 0);
     cr_free(text);
     cr_dataset_free(&data);
-}
-
-static void use_template(const char *jinja)
-{
-    char *path = put("chat_template.jinja", jinja, strlen(jinja));
-    cr_err err = {0};
-
-    cr_chat_close(chat);
-    if (cr_chat_open(temp_folder, &chat, &err) != CR_OK) fail_msg("%s", err.msg);
-    cr_free(path);
 }
 
 #define TURNS                                                                    \
@@ -361,7 +340,7 @@ static void rows_that_no_rule_can_judge(void **state)
     cr_worker_config from = {.data = {.prompt = (char[]){"prompt"}}};
     cr_prompt_maker maker = {
         .config = &config, .from = &from, .tokenizer = tokenizer, .prompt_length = 100};
-    char *path = put("u.jsonl", text, sizeof text - 1);
+    char *path = put_file("u.jsonl", text, sizeof text - 1);
     cr_dataset data = {0};
     cr_err err = {0};
 
