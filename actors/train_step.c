@@ -21,6 +21,8 @@ typedef struct step {
     cr_teacher_words teacher; /* num 0: no teacher */
     cr_logits_loss whole;     /* of its states */
     cr_train_sums sum;
+    bool has_only; /* the gradient is that of one sample alone, `only` */
+    uint64_t only;
     bool is_told, has_old; /* the reply has what the losses read; old log-probs were computed */
     float *answers;        /* [NUM_ANSWERS][tokens of all samples] (owned); NULL: none yet */
 } step;
@@ -152,6 +154,16 @@ static cr_status dpo_loss(void *ctx, const cr_outputs *out, size_t num, const cr
     return CR_OK;
 }
 
+/* Into the gradient that the pass derives: of all samples, or of one alone. */
+static void put_grad(const step *p, const double *from, float *to)
+{
+    for (size_t k = 0; k < p->num; k++) {
+        bool is_derived = !p->has_only || p->s->sample_ids[p->order[k]] == p->only;
+        for (size_t t = p->t->start[k]; t < p->t->start[k + 1]; t++)
+            to[t] = is_derived ? (float)from[t] : 0;
+    }
+}
+
 static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
                          cr_err *err)
 {
@@ -190,10 +202,8 @@ static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
     part = (cr_train_sums){.loss = args.metrics};
     part.loss.infer_diff_max = 0; /* of these weights, which may have been updated */
     cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
-    for (size_t i = 0; i < num; i++) {
-        grad->of[CR_LOG_PROB][i] = (float)args.grad_log_probs[i];
-        grad->of[CR_ENTROPY][i] = (float)args.grad_entropy[i];
-    }
+    put_grad(p, args.grad_log_probs, grad->of[CR_LOG_PROB]);
+    put_grad(p, args.grad_entropy, grad->of[CR_ENTROPY]);
     return CR_OK;
 }
 
@@ -222,8 +232,7 @@ static cr_status value_loss(void *ctx, const cr_outputs *out, size_t num, const 
     cr_value_loss(&args);
     part.value = args.metrics;
     cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
-    for (size_t i = 0; i < num; i++)
-        grad->of[CR_VALUE][i] = (float)args.grad_values[i];
+    put_grad(p, args.grad_values, grad->of[CR_VALUE]);
     return CR_OK;
 }
 
@@ -510,6 +519,18 @@ static cr_status read_columns(step *p, const cr_record *command, int64_t *is_aga
     return CR_OK;
 }
 
+static cr_status read_only(step *p, const cr_record *command, cr_err *err)
+{
+    int64_t id;
+
+    p->has_only = cr_record_has_value(command, CR_FIELD_ONLY);
+    if (!p->has_only) return CR_OK;
+    if (!p->s->sample_ids) return cr_fail(err, CR_EFORMAT, "%s without sample_ids", CR_FIELD_ONLY);
+    CR_TRY(cr_record_get_int(command, CR_FIELD_ONLY, &id, err));
+    p->only = (uint64_t)id;
+    return CR_OK;
+}
+
 static void write_reply(step *p, cr_record *reply)
 {
     const bool is_critic = p->ask == CR_ASK_VALUE_STEP;
@@ -552,6 +573,7 @@ cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_reco
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
     CR_TRY_GOTO(out, read_columns(&p, command, &is_again, err));
     p.is_told = cr_record_has_value(command, CR_FIELD_IS_TOLD);
+    CR_TRY_GOTO(out, read_only(&p, command, err));
     for (int64_t m = 0; m < num_minis; m++) {
         p.all = cr_mini_denominators(counts + CR_MINI_COUNTS * m);
         p.is_first =

@@ -61,7 +61,9 @@ typedef struct cr_run {
     /* what is done to recorded samples (rollouts_from) before they are learned, or NULL */
     cr_status (*edit)(void *context, struct cr_rollout *rollout, cr_err *err);
     void *edit_context;
-    bool has_terms; /* terms/ are written (pipelines/why/terms.h) */
+    /* of the last step (pipelines/why/) */
+    bool has_terms;       /* terms/ are written */
+    const uint64_t *only; /* the sample whose gradient alone is derived; NULL: all */
     cr_tracker *tracker;
     cr_view *view;
     int log_fd;

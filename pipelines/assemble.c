@@ -205,7 +205,8 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     cri_learn_batch b;
 
     cri_learn_batch_init(&b, rollout, data, l->config);
-    if (run->has_terms) b.terms = cri_terms_begin(l, &b);
+    if (run->has_terms && step == run->end_step - 1) b.terms = cri_terms_begin(l, &b);
+    if (step == run->end_step - 1) b.only = run->only;
     CR_TRY_GOTO(out, get_log_probs(l, run, &b, step, m, err));
     CR_TRY_GOTO(out, get_advantages(l, &b, m, err));
     if (cri_has_correction(l->config) || b.old_from == CR_OLD_COMPUTED) cri_correct(l, &b, m);

@@ -16,6 +16,7 @@ typedef struct cri_learn_batch {
     cr_rollout *r;
     const cr_dataset *data;
     cr_old_log_probs old_from;
+    const uint64_t *only;    /* the sample whose gradient alone is derived; NULL: all */
     struct cri_terms *terms; /* pipelines/why/terms.h; NULL: not wanted (owned) */
 } cri_learn_batch;
 

@@ -77,6 +77,7 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_COUNTS   "counts"
 #define CR_FIELD_OLD_FROM "old_from"
 #define CR_FIELD_IS_AGAIN "is_again"
+#define CR_FIELD_ONLY     "only"    /* id of the sample whose gradient alone is derived */
 #define CR_FIELD_IS_TOLD  "is_told" /* the reply has what each token's loss was made of */
 /* replies of log_probs, values, save_poll, generate */
 #define CR_FIELD_LOG_PROBS "log_probs"

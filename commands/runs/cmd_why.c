@@ -21,6 +21,9 @@ static int run(int argc, char **argv)
         {"step", CR_OPT_INT, &args.step, "N", "which one, from 0"},
         {"sample", CR_OPT_LIST, &args.samples, "ID",
          "id of a sample, as in rollouts/step-N.jsonl; may be given again"},
+        {"gradient", CR_OPT_FLAG, &args.has_gradient, NULL,
+         "the norm of the gradient of each --sample alone, too: trains the step once more for "
+         "each"},
         {"out", CR_OPT_STRING, &args.out, "DIR",
          "of the step that is trained again (default: output/why/NAME-step-N); what is there is "
          "used again"},

@@ -245,7 +245,8 @@ static cr_status train(replay *r, const char *from, int64_t end, const char *out
                                  .end_step = end,
                                  .edit = is_changed && r->num_rewards ? edit : NULL,
                                  .edit_context = r,
-                                 .has_terms = is_changed && r->args->has_terms};
+                                 .has_terms = is_changed && r->args->has_terms,
+                                 .only = is_changed ? r->args->only : NULL};
     cr_run_words keys = {.num_made = 0};
     cr_config config = {0};
 

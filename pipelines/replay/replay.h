@@ -19,6 +19,8 @@ typedef struct cr_replay_args {
     bool should_overwrite, has_json;
     bool is_quiet;  /* nothing is printed */
     bool has_terms; /* OUT/terms/step-N.jsonl is written (docs/why.md) */
+    const uint64_t
+        *only; /* id of the sample whose gradient alone is derived in the step; NULL: all */
     cr_hosts_args hosts;
 } cr_replay_args;
 

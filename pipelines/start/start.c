@@ -329,6 +329,7 @@ cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err
     run.edit = args->edit;
     run.edit_context = args->edit_context;
     run.has_terms = args->has_terms;
+    run.only = args->only;
     if (changes) cr_log(CR_LOG_WARN, "run", "%s", changes);
     if (strcmp(cr_device_of_run(config), config->device) != 0)
         cr_log(CR_LOG_WARN, "run",

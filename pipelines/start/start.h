@@ -20,7 +20,9 @@ typedef struct cr_start_args {
     /* changes to recorded samples (rollouts_from) before anything is learned from them; NULL: none */
     cr_status (*edit)(void *context, struct cr_rollout *rollout, cr_err *err);
     void *edit_context;
-    bool has_terms; /* what each sample's loss was made of is written: terms/ (docs/why.md) */
+    /* of the last step: */
+    bool has_terms;       /* what each sample's loss was made of is written: terms/ (docs/why.md) */
+    const uint64_t *only; /* id of the sample whose gradient alone is derived; NULL: all */
 } cr_start_args;
 
 /* `croll run`. */

@@ -258,6 +258,9 @@ void cri_terms_show_sample(const cri_terms_file *f, json_t *sample, const cr_tok
     cr_buf_addf(out,
                 "\n  gradient %.6g: sum of |d loss / d log_prob|, %.4g %% of that of all samples\n",
                 sum_of(sample, "gradient"), share(f, sample));
+    if (json_object_get(sample, "gradient_norm"))
+        cr_buf_addf(out, "  norm of its gradient alone %.6g; of the step's %.6g\n",
+                    number(sample, "gradient_norm"), number(sample, "step_gradient_norm"));
     show_advantage(sample, t, out);
     json_array_foreach(json_object_get(sample, "updates"), i, update)
         show_update(sample, update, t, out);

@@ -7,8 +7,11 @@
 #include "pipelines/start/words.h"
 #include "pipelines/why/terms.h"
 #include "pipelines/why/terms_file.h"
+#include "reports/rollout_files.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_SHOWN = 20 };
@@ -96,6 +99,65 @@ static void print_text(const cr_why_args *args, const cri_terms_file *f, const c
     cr_tokenizer_close(tokenizer);
 }
 
+/* A number of the step's metrics; NaN: it is not there. */
+static double metric_of(const char *folder, int64_t step, const char *name)
+{
+    json_t *lines = cr_metrics_lines(folder), *line;
+    double out = NAN;
+    size_t i;
+
+    json_array_foreach(lines, i, line)
+    {
+        const json_t *of = json_object_get(line, "step"), *x = json_object_get(line, name);
+        if (json_is_integer(of) && json_integer_value(of) == step && json_is_number(x))
+            out = json_number_value(x);
+    }
+    json_decref(lines);
+    return out;
+}
+
+/* The step once more, in which the gradient of this sample alone is derived: its norm, into the sample. */
+static cr_status add_norm(const cr_why_args *args, const char *folder, json_t *sample, cr_err *err)
+{
+    const uint64_t id = strtoull(json_string_value(json_object_get(sample, "id")), NULL, 16);
+    char *out = cr_path_join(folder, "alone");
+    const cr_replay_args replay = {.run = args->run,
+                                   .step = args->step,
+                                   .out = out,
+                                   .device = args->device,
+                                   .should_overwrite = true,
+                                   .only = &id,
+                                   .is_quiet = true,
+                                   .hosts = args->hosts};
+    bool ignored;
+
+    if (cr_replay_run(&replay, &ignored, err) == CR_OK) {
+        json_object_set_new(sample, "gradient_norm",
+                            json_real(metric_of(out, args->step, "actor_train/grad_norm")));
+        json_object_set_new(sample, "step_gradient_norm",
+                            json_real(metric_of(folder, args->step, "actor_train/grad_norm")));
+        cr_note(cr_remove_tree(out, err));
+    }
+    cr_free(out);
+    return err->status;
+}
+
+static cr_status add_norms(const cr_why_args *args, const char *folder, const cri_terms_file *f,
+                           cr_err *err)
+{
+    const json_t *updates = json_object_get(json_object_get(f->head, "sums"), "updates");
+
+    if (json_number_value(updates) > 1)
+        return cr_fail(
+            err, CR_EUSAGE,
+            "--gradient: the step has %.0f updates, each with other weights (known is the "
+            "gradient of a step with one)",
+            json_number_value(updates));
+    for (size_t i = 0; i < args->samples.num; i++)
+        CR_TRY(add_norm(args, folder, cri_terms_find(f, args->samples.word[i]), err));
+    return CR_OK;
+}
+
 /* Read folder's file and print. is_replayed: it is not that of args->run itself. */
 static cr_status show(const cr_why_args *args, const char *folder, bool is_replayed, cr_err *err)
 {
@@ -107,6 +169,7 @@ static cr_status show(const cr_why_args *args, const char *folder, bool is_repla
     CR_TRY_GOTO(out, cri_terms_read(&text, path, &f, err));
     if (is_replayed) CR_TRY_GOTO(out, check_origin(args, &f, path, err));
     CR_TRY_GOTO(out, check_samples(args, &f, path, err));
+    if (args->has_gradient) CR_TRY_GOTO(out, add_norms(args, folder, &f, err));
     if (args->has_json)
         CR_TRY_GOTO(out, print_json(args, &f, &out, err));
     else
@@ -155,6 +218,9 @@ cr_status cr_why_run(const cr_why_args *args, cr_err *err)
 {
     char *out;
 
+    if (args->has_gradient && (!args->samples.num || has_terms(args->run, args->step)))
+        return cr_fail(err, CR_EUSAGE,
+                       "--gradient needs --sample, and the run itself, not one of its replays");
     if (has_terms(args->run, args->step)) return show(args, args->run, false, err);
     out = args->out ? cr_strdup(args->out) : cr_replay_default_out("why", args->run, args->step);
     if (!args->should_overwrite && has_terms(out, args->step))

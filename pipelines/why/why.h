@@ -16,6 +16,8 @@ typedef struct cr_why_args {
     const char *out;    /* of the replay, or NULL: output/why/NAME-step-N */
     const char *device; /* or NULL: the file's */
     bool should_overwrite, has_json;
+    bool
+        has_gradient; /* of each sample that is asked for, the norm of its gradient alone: one more replay */
     cr_hosts_args hosts;
 } cr_why_args;
 

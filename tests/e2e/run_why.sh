@@ -179,6 +179,29 @@ job several $small force_disable_old_logprobs_recompute=true multi_objective_agg
 [ $code = 0 ] || fail "several: exit code $code"
 why several several
 
+# norms of gradients: one update a step. A sample alone, one without an advantage, and two of whose sum the norm is known to lie between
+job single $small max_steps=2 actor_train.training_args.per_device_train_batch_size=16
+[ $code = 0 ] || fail "single: exit code $code"
+(cd $tmp && "$CROLL" why $tmp/single --step 1 >$tmp/said 2>$log </dev/null) || fail "single: why: exit code $?"
+python3 - $tmp/output/why/single-step-1/terms/step-000001.jsonl >$tmp/ids <<'PYTHON'
+import json, sys
+head, *rows = [json.loads(x) for x in open(sys.argv[1])]
+assert head["sums"]["updates"] == 1
+rows.sort(key=lambda r: r["sums"]["gradient"])
+print(rows[0]["id"], rows[-1]["id"])
+PYTHON
+read -r none large <$tmp/ids
+(cd $tmp && "$CROLL" why $tmp/single --step 1 --sample $none --sample $large --gradient --json >$tmp/json 2>$log </dev/null) || fail "single: gradients: exit code $?"
+python3 - $tmp <<'PYTHON' || fail "norms of gradients"
+import json, sys
+tmp = sys.argv[1]
+step = [json.loads(x) for x in open(f"{tmp}/single/metrics.jsonl")][1]["actor_train/grad_norm"]
+none, large = json.load(open(f"{tmp}/json"))["samples"]
+assert none["sums"]["gradient"] == 0 and none["gradient_norm"] == 0, none["sums"]
+assert large["step_gradient_norm"] == step and 0 < large["gradient_norm"] < 32 * step, (large["gradient_norm"], step)
+PYTHON
+[ ! -e $tmp/output/why/single-step-1/alone ] || fail "a folder is left"
+
 # the commands of the pages and of --help, on a run that is where the quickstart's would be
 mkdir -p $tmp/output/quickstart $tmp/bin
 job quick $small max_steps=4
@@ -206,6 +229,8 @@ refused() { # CODE TEXT ARG ..
     [ $code = $want ] && grep -q -- "$text" $log || fail "why $*: exit code $code"
 }
 refused 2 'is not a folder of a run' $tmp --step 0
+refused 2 'the step has 2 updates, each with other weights' $tmp/opd --step 2 --sample $(grep -o '"id":"[0-9a-f]*"' $tmp/opd/rollouts/step-000002.jsonl | head -1 | cut -d'"' -f4) --gradient
+refused 2 'needs --sample, and the run itself' $tmp/if --step 2 --gradient
 refused 2 'the step has no sample 0123456789abcdef' $tmp/opd --step 2 --sample 0123456789abcdef
 refused 2 'is there (--overwrite' $tmp/ppo --step 1 --out $tmp/opd
 sed -i '1s/"response":"/&x/' $tmp/opd/rollouts/step-000002.jsonl

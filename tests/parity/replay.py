@@ -8,7 +8,7 @@ rate: rounding errors of single elements are not made steps of full size. In the
 two kinds is set to another, with another learning rate. A model of Transformers in float64 takes the weights that the step began with and
 the recorded samples, and computes with the changed reward: loss, the gradient's norm, and the next weights, whose
 difference from the ones before is the gradient. Printed are the differences from the replay's, of the loss relative to the sum of the absolute values it adds up, of weights relative to the largest
-step of any; and how far the step as it was is from the changed one, on the same scale. Exits 1 if one is above --tolerance.
+step of any; and how far the step as it was is from the changed one, on the same scale. The norm of the gradient of that sample alone is croll why's. Exits 1 if one is above --tolerance.
 Needs the Python packages torch and transformers, and a MODEL with a tokenizer (the quickstart's sft_model).
 """
 import json, sys
@@ -39,8 +39,8 @@ def overrides(case):
     return words + ([f"reference={REFERENCE}"] if case.get("use_kl_loss") else [])
 
 
-def derive(case, f, model, rows):
-    """The loss of the samples, and the sum of the absolute values in it; its gradient is in the parameters of f."""
+def derive(case, f, model, rows, only=None):
+    """The loss of the samples, and the sum of the absolute values in it; its gradient, or that of one sample's terms, is in the parameters of f."""
     c = dict(DEFAULTS, **case)
     lp, entropy = f.log_probs(rows)
     mask = torch.zeros_like(lp)
@@ -52,6 +52,9 @@ def derive(case, f, model, rows):
         with torch.no_grad():
             r = Follower(model).log_probs(rows)[0]
         each = each + c["kl_loss_coef"] * ((r - lp).exp() - (r - lp) - 1).clamp(-10, 10)
+    if only:
+        alone = torch.tensor([float(r is only) for r in rows]).unsqueeze(1)
+        each, entropy = each * alone, entropy * alone
     loss = aggregate(c["loss_agg_mode"], each, mask, 24) - c["entropy_loss_coef"] * aggregate(c["loss_agg_mode"], entropy, mask, 24)
     loss.backward()
     return loss.item(), aggregate(c["loss_agg_mode"], each.abs(), mask, 24).item()
@@ -77,6 +80,11 @@ def check(a, case, run, words):
     if not runs.croll(a, "replay", run, "--step", last, "--out", out, "--overwrite", "--json", "--set", f"reward.{one['id']}=2.5", "--set",
                       f"actor_train.training_args.learning_rate={CHANGED_LR}"):
         return False
+    if not runs.croll(a, "why", run, "--step", last, "--sample", one["id"], "--gradient", "--json", "--overwrite", "--out", a.home / f"{run.name}.why"):
+        return False
+    alone = json.loads(runs.said)["samples"][0]
+    derive(case, f, a.model, rows, only=one)
+    worst = {"norm of one sample": abs(alone["gradient_norm"] / f.take_norm() - 1)}
     one["reward"] = one["score"] = 2.5
     before, got, as_it_was = (weights_of(x) for x in (run / f"checkpoint-{last - 1}", out / f"checkpoint-{last}", run / f"checkpoint-{last}"))
     loss, total = derive(case, f, a.model, rows)
@@ -84,8 +92,8 @@ def check(a, case, run, words):
     m = next(x for x in map(json.loads, open(out / "metrics.jsonl")) if x["step"] == last)
     want = {k: v for k, v in f.model.state_dict().items() if k in got}
     size = max((want[k] - before[k]).abs().max().item() for k in want)
-    worst = {"loss": abs(m["actor/total_loss"] - loss) / total, "norm": abs(m["actor_train/grad_norm"] - norm) / norm,
-             "weights": max((got[k] - want[k]).abs().max().item() for k in want) / size}
+    worst |= {"loss": abs(m["actor/total_loss"] - loss) / total, "norm": abs(m["actor_train/grad_norm"] - norm) / norm,
+              "weights": max((got[k] - want[k]).abs().max().item() for k in want) / size}
     moved = max(((as_it_was[k] - before[k]) * CHANGED_LR / LR - (want[k] - before[k])).abs().max().item() for k in want) / size
     over = [k for k, v in worst.items() if not v <= a.tolerance]
     print(", ".join(f"{k} {v:.1e}{' !' if k in over else ''}" for k, v in worst.items()), f"(by the change {moved:.2f})", " ".join(words)[:120], flush=True)

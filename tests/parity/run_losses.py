@@ -175,6 +175,12 @@ class Follower:
             entropy[i, :len(at)] = -(every[i, at].exp() * every[i, at]).sum(-1)
         return lp, entropy
 
+    def take_norm(self):
+        norm = torch.stack([p.grad.pow(2).sum() for p in self.params]).sum().sqrt().item()
+        for p in self.params:
+            p.grad = None
+        return norm
+
     def step(self, lr=5e-4, beta1=0.9, beta2=0.95, decay=0.01, most=1.0, epsilon=1e-8):
         """AdamW on the gradients, clipped; the norm before."""
         norm = torch.stack([p.grad.pow(2).sum() for p in self.params]).sum().sqrt()

@@ -25,9 +25,14 @@ def prepare(a, yaml, scorer, rows):
     (a.home / "run.yaml").write_text(yaml.format(model=a.model, out=a.home / "unused", home=a.home, steps=a.steps))
 
 
+said = ""  # stdout of the last command
+
+
 def croll(a, *words):
     """True: exit code 0; else what it said is printed."""
+    global said
     done = subprocess.run([a.croll, *map(str, words)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    said = done.stdout
     if done.returncode:
         print("FAILED", " ".join(map(str, words)), done.stderr[-900:])
     return done.returncode == 0
