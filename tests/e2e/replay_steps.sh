@@ -1,6 +1,6 @@
 #!/bin/bash
-# croll replay: 20 steps drawn at random, 5 of each of four runs (GRPO with a reference and filters, PPO with a critic, LoRA with two rewards,
-# distillation from a teacher), trained again: the bytes of the line of metrics are the recorded ones, but for clocks, memory, counts of engines
+# croll replay: 25 steps drawn at random, 5 of each of five runs (GRPO with a reference and filters, PPO with a critic, LoRA with two rewards,
+# distillation from a teacher, samples a step ahead with a correction), trained again: the bytes of the line of metrics are the recorded ones, but for clocks, memory, counts of engines
 # and rewards; and so are weights and moments where there is a checkpoint. $CROLL_REPLAYS: steps of each run; $SEED: of the draw. A few steps in a quick
 # test: run_replay.sh.
 # only in scripts/check_long
@@ -50,4 +50,7 @@ replayed lora
 job opd $small use_opd=true pretrain=$tmp/home/model "teacher={model_args: {model_name_or_path: $tmp/home/sft_model, dtype: fp32},
     strategy_args: {strategy_name: fsdp2_infer}, device_mapping: [1]}"
 replayed opd
+job ahead $small async_generation_ratio=1 actor_infer.device_mapping=[2] actor_infer.strategy_args.strategy_config.fsdp_size=1 \
+    "train_infer_correction.is_weight={enabled: true, weight_type: token, upper_bound: 1.05}"
+replayed ahead
 echo "$num steps"

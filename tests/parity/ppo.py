@@ -7,11 +7,12 @@ Each case is a run of 5 steps with one update of both roles a step. Models of Tr
 ForTokenClassification, as croll saves it) take the weights that each step began with from the run's checkpoints, and
 compute, from the samples in rollouts/: values, returns, advantages, both losses, the norms of both gradients, and the
 critic's weights after AdamW. Some samples are cut off at response_length, some have no verdict, some are left out by a mask. The
-first head of the critic comes from files, in Transformers' and in TRL's form. Printed are the worst differences, relative
+first head of the critic comes from files, in Transformers' and in TRL's form. All of it once more with another reward in the last step (croll replay
+--set). Printed are the worst differences, relative
 to the largest value of their kind. Exits 1 if one is above --tolerance.
 Needs the Python packages torch and transformers, and a MODEL with a tokenizer (the quickstart's sft_model).
 """
-import json, os, pathlib, sys
+import json, os, pathlib, shutil, sys
 
 here = sys.path.pop(0)
 import safetensors.torch, torch, transformers
@@ -208,6 +209,25 @@ def follow(case, model, home, run):
     return worst, seen
 
 
+def changed(a, run):
+    """The run as it had been with another reward in its last step (croll replay --set): its folder, or None."""
+    last, out, folder = a.steps - 1, a.home / f"{run.name}.replay", a.home / f"{run.name}.changed"
+    name = f"rollouts/step-{last:06d}.jsonl"
+    rows = [json.loads(line) for line in open(run / name)]
+    one = next(r for r in rows if r["status"] == "ok")
+    if not runs.croll(a, "replay", run, "--step", last, "--out", out, "--overwrite", "--set", f"reward.{one['id']}=2.5"):
+        return None
+    for was, now in zip(rows, map(json.loads, open(out / name)), strict=True):
+        assert was["ids"] == now["ids"] and now["reward"] == (2.5 if was is one else was["reward"])
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(run, folder, symlinks=True)
+    shutil.copy(out / name, folder / name)
+    lines = open(run / "metrics.jsonl").readlines()[:last] + open(out / "metrics.jsonl").readlines()[-1:]
+    assert lines[-1] != open(run / "metrics.jsonl").readlines()[last]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    return folder
+
+
 def make_critics(model, home):
     """MODEL with a head in Transformers' form, and the same in TRL's."""
     torch.manual_seed(3)
@@ -233,6 +253,10 @@ def main():
 
     def check(case, run, words):
         worst, seen = follow(case, a.model, a.home, run)
+        with_change = changed(a, run)
+        if not with_change:
+            return False
+        worst |= {f"changed {k}": v for k, v in follow(case, a.model, a.home, with_change)[0].items()}
         over = [k for k, v in worst.items() if not v <= a.tolerance]
         print(" ".join(words), seen)
         print("   ", ", ".join(f"{k} {v:.1e}{' !' if k in over else ''}" for k, v in worst.items()), flush=True)
