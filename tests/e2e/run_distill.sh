@@ -15,6 +15,8 @@ import json, sys
 all, folder = json.load(open(sys.argv[1])), sys.argv[2]
 write = lambda name, rows: open(f"{folder}/{name}", "w").write("".join(x + "\n" for x in rows))
 write("rows.jsonl", map(json.dumps, all["rows"]))
+turns = lambda a, b: [dict(role=r, content=x[k]) for x in (a, b) for r, k in (("user", "instruction"), ("assistant", "output"))]
+write("chats.jsonl", (json.dumps(dict(messages=turns(a, b))) for a, b in zip(all["rows"], all["rows"][1:] + all["rows"][:1])))
 write("val.jsonl", map(json.dumps, all["rows"][:3]))
 write("cases", (" ".join(f"{k}={str(v).lower()}" for k, v in c["keys"].items()) for c in all["cases"]))
 PY
@@ -68,6 +70,14 @@ for keys in kd_objective=forward_kl "kd_objective=reverse_kl kd_temperature=1.7"
         [ "$(metric train/train_distill_loss own $i)" = 0 ] && [ "$(metric student/grad_norm own $i)" = 0 ] || fail "teacher = student, $keys: not 0"
     done
 done
+
+# chats of two turns of the assistant: what the user says between them is not learnt, and the teacher's words stay with their tokens
+chats=(student.data_args.messages=messages "student.data_args.file_name=[$tmp/chats.jsonl]")
+go chats 1 teacher_pretrain=$tmp/home/model distill_loss_weight=1 "${chats[@]}"
+[ "$(metric train/train_distill_loss chats)" = 0 ] && [ "$(metric student/grad_norm chats)" = 0 ] || fail "chats, teacher = student: not 0"
+go chats_whole 1 teacher_pretrain=$tmp/home/model distill_loss_weight=1 logits_topk=0 "${chats[@]}"
+[ "$(metric train/train_distill_loss chats_whole)" = 0 ] || fail "chats, teacher = student, the whole vocabulary: not 0"
+[ "$(metric train/tokens chats)" -gt "$(metric train/tokens own)" ] || fail "chats: one turn is learnt"
 
 # however it is cut, and wherever the teacher is
 go whole 1

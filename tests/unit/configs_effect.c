@@ -212,6 +212,10 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->rows.chosen_key), SHOW(c->rows.rejected_key), SHOW(c->rows.keeps_reference);
     SHOW(c->pairs.loss_type), SHOW(c->pairs.beta), SHOW(c->pairs.label_smoothing);
     SHOW(c->pairs.rpo_alpha);
+    SHOW(c->distill.kd.kd_objective), SHOW(c->distill.kd.logits_topk), SHOW(c->distill.kd.is_tail);
+    SHOW(c->distill.kd.kd_temperature), SHOW(c->distill.kd.teacher_temperature);
+    SHOW(c->distill.kd.adaptive_kl_alpha), SHOW(c->distill.kd.skew_lambda);
+    SHOW(c->distill.distill_loss_weight), SHOW(c->distill.distill_on_prompt);
     SHOW(c->rows.shuffle), SHOW(c->reference.is_given), SHOW(c->has_validation);
     show_algorithm(out, &c->algorithm);
     show_envs(out, c->envs);
@@ -270,6 +274,14 @@ static const char dpo[] = "pretrain: somewhere\n"
                           "  device_mapping: \"[0]\"\n"
                           "reference: {device_mapping: \"[0]\"}\n";
 
+static const char distill[] = "student_pretrain: somewhere\n"
+                              "teacher_pretrain: elsewhere\n"
+                              "sequence_length: 32\n"
+                              "student:\n"
+                              "  data_args: {file_name: [a.jsonl]}\n"
+                              "  device_mapping: \"[0]\"\n"
+                              "teacher: {device_mapping: \"[0]\"}\n";
+
 /* Where a block stands. */
 static const struct {
     const char *block, *prefix;
@@ -278,6 +290,7 @@ static const struct {
     {"rlvr", ""},
     {"sft", ""},
     {"dpo", ""},
+    {"distill", ""},
     {"exchange", "exchange."},
     {"checkpoint", "checkpoint_config."},
     {"router", "router_args."},
@@ -460,7 +473,7 @@ static const struct {
 
 /* ---- the test ---- */
 
-static const char *const texts[] = {rlvr, sft, dpo};
+static const char *const texts[] = {rlvr, sft, dpo, distill};
 static char files[CR_COUNT(texts)][64];
 
 typedef struct seen {
@@ -540,9 +553,10 @@ static int num_bad, num_later; /* of blocks that are not available yet */
 
 static void check_key(const cri_key *k, const char *prefix)
 {
-    const char *overrides[5] = {NULL}, *path = files[strcmp(k->block, "dpo") == 0   ? 2
-                                                     : strcmp(k->block, "sft") == 0 ? 1
-                                                                                    : 0];
+    const char *overrides[5] = {NULL}, *path = files[strcmp(k->block, "distill") == 0 ? 3
+                                                     : strcmp(k->block, "dpo") == 0   ? 2
+                                                     : strcmp(k->block, "sft") == 0   ? 1
+                                                                                      : 0];
     char *value = NULL, *last;
     size_t num = 0;
     bool is_later;
@@ -630,7 +644,7 @@ static int write_files(void **state)
 static int remove_files(void **state)
 {
     (void)state;
-    return unlink(files[0]) | unlink(files[1]) | unlink(files[2]);
+    return unlink(files[0]) | unlink(files[1]) | unlink(files[2]) | unlink(files[3]);
 }
 
 int main(void)
