@@ -394,6 +394,8 @@ void cr_config_free(cr_config *c)
         cr_free(c->templates.of_tag[i].template);
     }
     cr_free(c->templates.of_tag);
+    for (int k = 0; k < CR_MAX_TEACHERS; k++)
+        texts_free(c->teachers[k].tags, c->teachers[k].num_tags);
     for (size_t i = 0; i < c->num_rewards; i++) {
         cr_free(c->rewards[i].domain);
         cr_free(c->rewards[i].exec);

@@ -125,7 +125,9 @@ typedef struct cr_config {
     cr_pair_config pairs; /* the loss of dpo */
     cr_distill_keys distill;
     cr_algorithm algorithm;
-    cr_worker_config train, infer, reference, teacher, critic, validation;
+    cr_worker_config train, infer, reference, teacher, critic, validation,
+        more_teachers[CR_MAX_TEACHERS - 1];
+    cr_teacher_keys teachers[CR_MAX_TEACHERS]; /* of teacher and those */
     bool has_validation, val_only; /* val_only: engines with their own weights, no other role */
     bool is_teacher_reference;     /* without a block reference the KL terms are of the teacher */
     cr_reward_config *rewards;
@@ -144,6 +146,9 @@ typedef enum cr_role {
     CR_ROLE_INFER,
     CR_ROLE_REFERENCE,
     CR_ROLE_TEACHER,
+    CR_ROLE_TEACHER_2,
+    CR_ROLE_TEACHER_3,
+    CR_ROLE_TEACHER_4,
     CR_ROLE_CRITIC,
     CR_NUM_ROLES
 } cr_role;
@@ -170,8 +175,7 @@ CR_MUST cr_status cr_config_load(const char *path, const char *const *overrides,
 CR_MUST cr_status cr_config_load_text(const char *path, const cr_buf *text, cr_config *out,
                                       cr_diagnostics *d, cr_err *err);
 void cr_config_free(cr_config *config);
-/* A worker block from key=value words, as `croll logprobs MODEL` takes them; block is "actor_train"
- * or "reference". */
+/* A worker block from key=value words, as `croll logprobs MODEL` takes them; block is "actor_train" or "reference". */
 CR_MUST cr_status cr_config_worker(const char *block, const char *model,
                                    const char *const *overrides, size_t num_overrides,
                                    cr_config *out, cr_diagnostics *d, cr_err *err);

@@ -217,6 +217,10 @@ const cri_key cri_keys[] = {
     K("rlvr", "actor_infer", "worker"),
     K("rlvr", "reference", "worker"),
     K("rlvr", "teacher", "teacher"),
+    K("rlvr", "teacher_2",
+      "teacher"), /* croll's own, and the next: what teacher: {NAME: block, ..} becomes */
+    K("rlvr", "teacher_3", "teacher"),
+    K("rlvr", "teacher_4", "teacher"),
     B("rlvr", "use_opd", "false", "the check: a teacher goes with it; advantages"),
     B("rlvr", "is_pure_opd", "false", "the check: a teacher goes with it; advantages"),
     C("rlvr", "pure_opd_pipeline_type", "rlvr", "rlvr|!agentic", "the check"),
@@ -314,7 +318,7 @@ const cri_key cri_keys[] = {
 
     /* ---- worker blocks; teacher has the keys of worker, too ---- */
     R("teacher", "opd_kl_coef", "1.0", "0..1e6", "advantages"),
-    LATER("teacher", "tag_included", CRI_TEXTS, "[]", NULL),
+    READ("teacher", "tag_included", CRI_TEXTS, "[]", "advantages"),
     NONE("worker", "name", "a block's key is its name"),
     T("worker", "worker_cls", NULL, "the check: only ROLL's own classes"),
     C("worker", "pg_variant", NULL, VARIANTS, "loss"),

@@ -14,17 +14,23 @@ static bool is_list_of_teachers(const cr_node *block)
     return true;
 }
 
+/* A map NAME: block becomes teacher, teacher_2, .., in its order. */
 static void read_teachers(cr_yaml *yaml, cr_diagnostics *d)
 {
     const struct cr_item *item = cr_node_item(yaml->root, "teacher");
     const cr_node *block = item ? item->value : NULL;
 
     if (!is_list_of_teachers(block)) return;
-    if (block->num > 1)
-        cr_diagnose(d, CR_ERROR, block->items[1].place,
-                    "teacher: several teachers (%.60s, %.60s%s) are not available yet (keep one)",
-                    block->items[0].key, block->items[1].key, block->num > 2 ? ", .." : "");
-    cr_node_set(yaml, yaml->root, "teacher", item->place, block->items[0].value);
+    if (block->num > CR_MAX_TEACHERS)
+        cr_diagnose(d, CR_ERROR, block->items[CR_MAX_TEACHERS].place,
+                    "teacher: %zu teachers, at most %d are possible", block->num, CR_MAX_TEACHERS);
+    for (size_t i = 0; i < block->num && i < CR_MAX_TEACHERS; i++) {
+        const struct cr_item *one = &block->items[i];
+        const char *key = cr_role_kinds[CR_ROLE_TEACHER + i].name;
+        cr_node_set(yaml, yaml->root, key, one->place, one->value);
+        if (block->num > 1)
+            cr_diagnose(d, CR_NOTE, one->place, "teacher.%.60s is the role %s", one->key, key);
+    }
 }
 
 /* ROLL's files of the pure form have these instead of actor_train and actor_infer, and no is_pure_opd: its launcher sets
@@ -84,14 +90,31 @@ void cri_fix_pure_opd(cr_config *c, cr_node *root, cr_diagnostics *d)
     }
 }
 
+static void bind_teachers(cr_config *c, const cr_node *root, cr_diagnostics *d)
+{
+    const bool is_asked = cri_flag_of(root, "is_pure_opd") || cri_flag_of(root, "use_opd");
+
+    for (int k = 0; k < CR_MAX_TEACHERS; k++) {
+        const char *name = cr_role_kinds[CR_ROLE_TEACHER + k].name;
+        cr_worker_config *w = cr_role_worker((cr_role)(CR_ROLE_TEACHER + k), c);
+        cr_teacher_keys *t = &c->teachers[k];
+        if (!w->is_given) continue;
+        t->tags = cri_texts_of(cr_node_get(root, name), "tag_included", &t->num_tags);
+        t->opd_kl_coef = cri_real_of(cr_node_get(root, name), "opd_kl_coef");
+        w->is_needed = is_asked;
+        if (k > 0 && !c->teacher.is_given)
+            cr_diagnose(d, CR_ERROR, cri_place_of(c, name), "%s: there is no block teacher", name);
+    }
+}
+
 void cri_bind_opd(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     cr_advantage_config *a = &c->algorithm.advantage;
-    const cr_node *block = cr_node_get(root, "teacher");
     bool is_pure = cri_flag_of(root, "is_pure_opd"), is_mixed = cri_flag_of(root, "use_opd");
 
     a->opd = is_pure ? CR_OPD_PURE : is_mixed ? CR_OPD_MIXED : CR_OPD_NONE;
-    a->opd_kl_coef = c->teacher.is_given ? cri_real_of(block, "opd_kl_coef") : 0;
+    bind_teachers(c, root, d);
+    a->opd_kl_coef = c->teachers[0].opd_kl_coef;
     c->teacher.is_needed = a->opd != CR_OPD_NONE;
     c->is_teacher_reference = is_pure || (is_mixed && !c->reference.is_given);
     if (is_pure && is_mixed)
@@ -101,7 +124,7 @@ void cri_bind_opd(cr_config *c, cr_node *root, cr_diagnostics *d)
         cr_diagnose(
             d, CR_ERROR, cri_place_of(c, "reference"),
             "is_pure_opd: the teacher takes the place of the reference (leave the block out)");
-    if (is_pure && c->teacher.is_given && a->opd_kl_coef <= 0)
+    if (is_pure && c->teacher.is_given && a->opd_kl_coef <= 0 && !c->more_teachers[0].is_given)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "teacher.opd_kl_coef"),
                     "opd_kl_coef is 0: with is_pure_opd every advantage is then 0");
     if (c->teacher.is_needed && !c->teacher.is_given)

@@ -236,10 +236,10 @@ void cri_derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
         if (!args || args->kind != CR_NODE_MAP)
             args = cri_block_of(c, block, "model_args", "model_args", d);
         if (path && path->kind == CR_NODE_TEXT)
-            continue;               /* ROLL loses a reference path of its own here */
-        if (r == CR_ROLE_TEACHER) { /* pretrain is the student */
+            continue; /* ROLL loses a reference path of its own here */
+        if (r >= CR_ROLE_TEACHER && r <= CR_ROLE_TEACHER_4) { /* pretrain is the student */
             cr_diagnose(d, CR_ERROR, block->place,
-                        "teacher has no model: give teacher.model_args.model_name_or_path");
+                        "%s has no model: give %s.model_args.model_name_or_path", role, role);
             continue;
         }
         from = r == CR_ROLE_CRITIC && of_reward->kind == CR_NODE_TEXT ? of_reward : pretrain;
@@ -386,6 +386,8 @@ static void check_val_only(cr_config *c, cr_diagnostics *d)
     cr_worker_config *const workers[] = {&c->train, &c->infer};
 
     c->reference.is_needed = c->teacher.is_needed = c->critic.is_needed = false;
+    for (int k = 1; k < CR_MAX_TEACHERS; k++)
+        c->more_teachers[k - 1].is_needed = false;
     for (size_t i = 0; i < CR_COUNT(workers); i++) {
         cr_free(workers[i]->lora.target);
         cr_free(workers[i]->lora.folder);

@@ -11,6 +11,12 @@ const cr_role_kind cr_role_kinds[CR_NUM_ROLES] = {
     [CR_ROLE_INFER] = {"actor_infer", NULL, NULL, CR_TASK_GENERATE, offsetof(cr_config, infer)},
     [CR_ROLE_REFERENCE] = {"reference", NULL, NULL, CR_TASK_SCORE, offsetof(cr_config, reference)},
     [CR_ROLE_TEACHER] = {"teacher", NULL, "teacher", CR_TASK_SCORE, offsetof(cr_config, teacher)},
+    [CR_ROLE_TEACHER_2] = {"teacher_2", NULL, NULL, CR_TASK_SCORE,
+                           offsetof(cr_config, more_teachers[0])},
+    [CR_ROLE_TEACHER_3] = {"teacher_3", NULL, NULL, CR_TASK_SCORE,
+                           offsetof(cr_config, more_teachers[1])},
+    [CR_ROLE_TEACHER_4] = {"teacher_4", NULL, NULL, CR_TASK_SCORE,
+                           offsetof(cr_config, more_teachers[2])},
     [CR_ROLE_CRITIC] = {"critic", NULL, NULL, CR_TASK_VALUE, offsetof(cr_config, critic)},
 };
 

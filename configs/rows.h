@@ -22,6 +22,14 @@ typedef struct cr_row_keys {
     bool keeps_reference; /* dpo: log-probs of the reference are computed once for each pair */
 } cr_row_keys;
 
+/* Of on-policy distillation, each teacher: which rows it answers for, and how much that weighs. */
+enum { CR_MAX_TEACHERS = 4 };
+typedef struct cr_teacher_keys {
+    char **tags; /* of rows; none: all rows */
+    size_t num_tags;
+    double opd_kl_coef;
+} cr_teacher_keys;
+
 /* Of distill (docs/distill.md). */
 typedef struct cr_distill_keys {
     cr_kd_config kd;

@@ -65,6 +65,62 @@ static cr_reward_kinds kinds_of(const cr_config *c, const cri_learn_batch *b, si
     return (cr_reward_kinds){num, values, has, weights};
 }
 
+/* ---- teachers ---- */
+
+bool cri_has_teacher(const cr_config *c, int k)
+{
+    const cr_worker_config *w = k ? &c->more_teachers[k - 1] : &c->teacher;
+
+    return w->is_given && w->is_needed;
+}
+
+bool cri_is_one_teacher(const cr_config *c)
+{
+    return !cri_has_teacher(c, 1) && !cri_has_teacher(c, 2) && !cri_has_teacher(c, 3) &&
+           !c->teachers[0].num_tags;
+}
+
+static bool has_tag(char *const *tags, size_t num, const char *tag)
+{
+    for (size_t i = 0; i < num; i++)
+        if (strcmp(tags[i], tag) == 0) return true;
+    return false;
+}
+
+bool cr_teacher_answers(const cr_config *c, int k, const cr_row *row)
+{
+    const cr_teacher_keys *t = &c->teachers[k];
+    const char *column = c->train.data.tag ? c->train.data.tag : "tag",
+               *tag = json_string_value(json_object_get(row->json, column));
+    const cr_reward_config *domain = &c->rewards[row->domain];
+
+    if (!cri_has_teacher(c, k)) return false;
+    if (t->num_tags == 0) return true;
+    if (tag) return has_tag(t->tags, t->num_tags, tag);
+    for (size_t i = 0; i < domain->num_tags; i++)
+        if (has_tag(t->tags, t->num_tags, domain->tags[i])) return true;
+    return false;
+}
+
+/* Of samples first .. first + n - 1; coefs [CR_MAX_TEACHERS][n]. */
+static size_t teachers_of(const cr_config *c, const cri_learn_batch *b, size_t first, size_t n,
+                          double *coefs, cr_teacher_args *out)
+{
+    size_t num = 0;
+
+    for (int k = 0; k < CR_MAX_TEACHERS; k++) {
+        double *coef = coefs + (size_t)k * n;
+        if (!cri_has_teacher(c, k)) continue;
+        for (size_t i = 0; i < n; i++)
+            coef[i] = cr_teacher_answers(c, k, &b->data->rows[b->r->samples[first + i].row])
+                          ? c->teachers[k].opd_kl_coef
+                          : -1;
+        out[num++] =
+            (cr_teacher_args){b->batch.of[CR_COLUMN_TEACHER + k] + b->batch.start[first], coef};
+    }
+    return num;
+}
+
 cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first, size_t end,
                                 int domain, cr_metrics *m, cr_err *err)
 {
@@ -74,7 +130,8 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     double *scores = CR_NEW_ARRAY(double, 5 * n), *lengths = scores + n, *keep = scores + 2 * n,
            *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0,
            *tokens = token_scores(b, first, end);
-    double *memory, *const *of = b->batch.of;
+    double *memory, *coefs = CR_NEW_ARRAY(double, CR_MAX_TEACHERS *n), *const *of = b->batch.of;
+    cr_teacher_args teachers[CR_MAX_TEACHERS];
     const cr_reward_kinds kinds = kinds_of(l->config, b, first, n, &memory);
     const char *name = l->config->rewards[domain].domain;
     const bool has_teacher = config.opd != CR_OPD_NONE;
@@ -109,6 +166,10 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         .old_log_probs = of[CR_COLUMN_REF] || has_teacher ? of[CR_COLUMN_OLD] + base : NULL,
         .ref_log_probs = of[CR_COLUMN_REF] ? of[CR_COLUMN_REF] + base : NULL,
         .teacher_log_probs = has_teacher ? of[CR_COLUMN_TEACHER] + base : NULL,
+        .teachers = teachers,
+        .num_teachers = has_teacher && !cri_is_one_teacher(l->config)
+                            ? teachers_of(l->config, b, first, n, coefs, teachers)
+                            : 0,
         .values = of[CR_COLUMN_VALUES] ? of[CR_COLUMN_VALUES] + base : NULL,
         .final_mask = of[CR_COLUMN_FINAL] + base,
         .moments = &l->moments[domain],
@@ -138,6 +199,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         if (config.advantage_clip > 0)
             cr_metrics_set(m, args.advantage_clip_frac, "%s/critic/advantage_clip_frac", name);
     }
+    cr_free(coefs);
     cr_free(start);
     cr_free(scores);
     cr_free(tokens);

@@ -7,6 +7,7 @@
 #include "reports/metrics.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,6 +78,60 @@ static void copy_column(cri_learn_batch *b, cr_batch_column to, cr_batch_column 
            b->batch.num_tokens * sizeof(double));
 }
 
+/* A teacher, over the samples that it answers for. */
+static cr_status ask_teacher(const cr_learning *l, cr_run *run, int k, cri_learn_batch *b,
+                             cr_metrics *m, cr_err *err)
+{
+    const cr_role role = (cr_role)(CR_ROLE_TEACHER + k);
+    const cr_batch_column column = (cr_batch_column)(CR_COLUMN_TEACHER + k);
+    double *to = cr_sample_batch_add(&b->batch, column);
+    size_t *of = CR_NEW_ARRAY(size_t, b->batch.num + 1), num = 0;
+    cri_learn_batch part = {.r = b->r, .data = b->data};
+    char time[64];
+
+    for (size_t i = 0; i < b->batch.num; i++)
+        if (cr_teacher_answers(l->config, k, &b->data->rows[b->r->samples[i].row])) of[num++] = i;
+    cr_sample_batch_init(&part.batch, num);
+    part.batch.has_ids = true;
+    for (size_t i = 0; i < num; i++)
+        part.batch.samples[i] = b->batch.samples[of[i]];
+    cr_sample_batch_count(&part.batch);
+    snprintf(time, sizeof time, "time/%s_log_probs", cr_role_kinds[role].name);
+    if (num) cr_note(ask_role(l, run, role, &part, column, time, m, err));
+    for (size_t i = 0; i < num && err->status == CR_OK; i++)
+        memcpy(to + b->batch.start[of[i]], part.batch.of[column] + part.batch.start[i],
+               part.batch.samples[i].num_response * sizeof *to);
+    cr_sample_batch_free(&part.batch);
+    cr_free(of);
+    return err->status;
+}
+
+static cr_status ask_teachers(const cr_learning *l, cr_run *run, cri_learn_batch *b, cr_metrics *m,
+                              cr_err *err)
+{
+    if (cri_is_one_teacher(l->config))
+        return ask_role(l, run, CR_ROLE_TEACHER, b, CR_COLUMN_TEACHER, "time/teacher_log_probs", m,
+                        err);
+    for (int k = 0; k < CR_MAX_TEACHERS; k++)
+        if (cri_has_teacher(l->config, k)) CR_TRY(ask_teacher(l, run, k, b, m, err));
+    return CR_OK;
+}
+
+/* The first teacher of each sample takes the place of the reference. */
+static void copy_teachers(const cr_config *c, cri_learn_batch *b)
+{
+    copy_column(b, CR_COLUMN_REF, CR_COLUMN_TEACHER);
+    for (size_t i = 0; i < b->batch.num && !cri_is_one_teacher(c); i++) {
+        const cr_row *row = &b->data->rows[b->r->samples[i].row];
+        size_t first = b->batch.start[i];
+        int k = 0;
+        while (k + 1 < CR_MAX_TEACHERS && !cr_teacher_answers(c, k, row))
+            k++;
+        memcpy(b->batch.of[CR_COLUMN_REF] + first, b->batch.of[CR_COLUMN_TEACHER + k] + first,
+               b->batch.samples[i].num_response * sizeof(double));
+    }
+}
+
 /* Log-probs of reference and teacher, values, and log-probs of the weights before the step's updates. */
 static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
                                cr_metrics *m, cr_err *err)
@@ -88,12 +143,10 @@ static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, 
     if (c->reference.is_needed)
         CR_TRY(ask_role(l, run, CR_ROLE_REFERENCE, b, CR_COLUMN_REF, "time/ref_log_probs_values", m,
                         err));
-    if (c->teacher.is_needed)
-        CR_TRY(ask_role(l, run, CR_ROLE_TEACHER, b, CR_COLUMN_TEACHER, "time/teacher_log_probs", m,
-                        err));
+    if (c->teacher.is_needed) CR_TRY(ask_teachers(l, run, b, m, err));
     if (c->critic.is_needed)
         CR_TRY(ask_role(l, run, CR_ROLE_CRITIC, b, CR_COLUMN_VALUES, "time/values", m, err));
-    if (c->is_teacher_reference) copy_column(b, CR_COLUMN_REF, CR_COLUMN_TEACHER);
+    if (c->is_teacher_reference) copy_teachers(c, b);
     at = cr_now_s();
     copy_column(b, CR_COLUMN_OLD, CR_COLUMN_INFER); /* the same bits, unless training says no */
     b->old_from = choose_old(l, b->r, step);

@@ -37,4 +37,7 @@ void cr_learning_free(cr_learning *l);
 CR_MUST cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,
                            int64_t step, cr_metrics *m, cr_err *err);
 
+/* Does a teacher (0: `teacher`, 1: `teacher_2`, ..) answer for a row? By the row's tag; of a row without one by those of its domain. */
+bool cr_teacher_answers(const cr_config *config, int teacher, const cr_row *row);
+
 #endif

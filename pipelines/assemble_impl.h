@@ -26,6 +26,9 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
  * values. The ranks of actor_train are asked for those of a reference that is_of_trainer. */
 CR_MUST cr_status cri_ask_role(cr_run *run, cr_role role, cri_learn_batch *b,
                                cr_batch_column column, cr_metrics *m, cr_err *err);
+/* advantages.c: which teachers the run has; is it one that answers for every row? */
+bool cri_has_teacher(const cr_config *c, int teacher);
+bool cri_is_one_teacher(const cr_config *c);
 /* Samples first .. end-1, all of one domain: final masks, rewards, advantages. */
 CR_MUST cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first,
                                         size_t end, int domain, cr_metrics *m, cr_err *err);

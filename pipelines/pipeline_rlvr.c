@@ -184,15 +184,36 @@ static cr_status split_domains(rlvr *s, cr_err *err)
 /* Roles that give log-probs or values: their tokens are the run's, their services answer. */
 static cr_status open_scored(rlvr *s, cr_err *err)
 {
-    const cr_worker_config *const workers[CR_NUM_ROLES] = {[CR_ROLE_REFERENCE] = &s->c->reference,
-                                                           [CR_ROLE_TEACHER] = &s->c->teacher,
-                                                           [CR_ROLE_CRITIC] = &s->c->critic};
+    const cr_worker_config *const workers[CR_NUM_ROLES] = {
+        [CR_ROLE_REFERENCE] = &s->c->reference,
+        [CR_ROLE_TEACHER] = &s->c->teacher,
+        [CR_ROLE_TEACHER_2] = &s->c->more_teachers[0],
+        [CR_ROLE_TEACHER_3] = &s->c->more_teachers[1],
+        [CR_ROLE_TEACHER_4] = &s->c->more_teachers[2],
+        [CR_ROLE_CRITIC] = &s->c->critic};
 
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = workers[r];
         if (!w || !w->is_needed || w->is_of_trainer) continue;
         CR_TRY(w->service.url ? cr_role_service_open(s->c, w, &s->learning.services[r], err)
                               : cr_vocabulary_check(s->c, w, s->tokenizer, err));
+    }
+    return CR_OK;
+}
+
+/* With teachers each row has one. */
+static cr_status check_teachers(const rlvr *s, cr_err *err)
+{
+    for (size_t i = 0; i < s->data.num_rows && s->c->teacher.is_needed; i++) {
+        const cr_row *row = &s->data.rows[i];
+        bool has_one = row->domain < 0;
+        for (int k = 0; k < CR_MAX_TEACHERS; k++)
+            has_one = has_one || cr_teacher_answers(s->c, k, row);
+        if (!has_one)
+            return cr_fail(err, CR_ECONFIG,
+                           "no teacher answers for the row of line %d (tag_included of a teacher "
+                           "must have its tag; a teacher without tags answers for all)",
+                           row->line);
     }
     return CR_OK;
 }
@@ -213,6 +234,7 @@ static cr_status load(rlvr *s, cr_err *err)
         CR_TRY(load_files(s, &s->validation, &s->c->validation, s->c->val_prompt_length, err));
     if (s->c->val_only) return check_rewards(s, err);
     CR_TRY(split_domains(s, err));
+    CR_TRY(check_teachers(s, err));
     if (!s->c->rollouts_from) CR_TRY(check_rewards(s, err));
     cr_learning_init(&s->learning, s->c);
     return open_scored(s, err);

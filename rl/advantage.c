@@ -294,17 +294,37 @@ static void estimate(const cr_advantage_config *c, cr_advantage_args *a)
     }
 }
 
-/* What the teacher says of each token; raw_advantages are from before it, unless there is nothing else. */
+/* What the teachers of sample i say of a token: the sum of distances, and of each times its coefficient. */
+static double far_from_teachers(const cr_advantage_config *c, const cr_advantage_args *a, size_t i,
+                                size_t t, double *cost)
+{
+    double sum = 0, d;
+
+    *cost = 0;
+    for (size_t k = 0; k < a->num_teachers; k++) {
+        if (a->teachers[k].coefs[i] < 0) continue;
+        d = estimate_kl(c->kl_penalty, a->old_log_probs[t], a->teachers[k].log_probs[t]);
+        sum += d;
+        *cost += a->teachers[k].coefs[i] * d;
+    }
+    if (a->num_teachers) return sum;
+    d = estimate_kl(c->kl_penalty, a->old_log_probs[t], a->teacher_log_probs[t]);
+    *cost = c->opd_kl_coef * d;
+    return d;
+}
+
+/* What teachers say of each token; raw_advantages are from before it, unless there is nothing else. */
 static void distil(const cr_advantage_config *c, cr_advantage_args *a)
 {
-    for (size_t t = 0; t < a->rows.start[a->rows.num_samples]; t++) {
-        a->opd_kl[t] = estimate_kl(c->kl_penalty, a->old_log_probs[t], a->teacher_log_probs[t]);
-        if (c->opd == CR_OPD_PURE)
-            a->raw_advantages[t] = a->returns[t] = a->advantages[t] =
-                -c->opd_kl_coef * a->opd_kl[t];
-        else
-            a->advantages[t] -= c->opd_kl_coef * a->opd_kl[t];
-    }
+    for (size_t i = 0; i < a->rows.num_samples; i++)
+        for (size_t t = a->rows.start[i]; t < a->rows.start[i + 1]; t++) {
+            double cost;
+            a->opd_kl[t] = far_from_teachers(c, a, i, t, &cost);
+            if (c->opd == CR_OPD_PURE)
+                a->raw_advantages[t] = a->returns[t] = a->advantages[t] = -cost;
+            else
+                a->advantages[t] -= cost;
+        }
     a->opd_kl_mean = mean_of_rows(a, a->opd_kl);
 }
 
@@ -352,7 +372,7 @@ cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_er
 
     if (c->adv_estimator == CR_ADV_GAE && !a->values)
         return cr_fail(err, CR_EARG, "adv_estimator gae needs values");
-    if (c->opd != CR_OPD_NONE && !(a->old_log_probs && a->teacher_log_probs))
+    if (c->opd != CR_OPD_NONE && !(a->old_log_probs && (a->teacher_log_probs || a->num_teachers)))
         return cr_fail(err, CR_EARG, "distillation needs log-probs of student and teacher");
     CR_TRY(normalise(c, a, err));
     token_rewards(c, a);

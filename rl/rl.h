@@ -72,6 +72,13 @@ typedef struct cr_reward_kinds {
 /* sums[i]: of sample i's rewards, each times its weight; has[i] 0: it has none. */
 void cr_rewards_sum(const cr_reward_kinds *k, size_t num_samples, double *sums, double *has);
 
+/* One of several teachers. */
+typedef struct cr_teacher_args {
+    const double *log_probs; /* per token */
+    const double
+        *coefs; /* [N] instead of opd_kl_coef; below 0: it does not answer for the sample */
+} cr_teacher_args;
+
 typedef struct cr_advantage_args {
     cr_ragged rows;
     size_t group;
@@ -84,9 +91,11 @@ typedef struct cr_advantage_args {
     const double *token_scores; /* per token, added to the token's reward; NULL: none */
     const double *old_log_probs, *ref_log_probs; /* per token; NULL: no KL */
     const double *teacher_log_probs;             /* per token, with an opd, as old_log_probs */
-    const double *values;                        /* per token, gae only */
-    const double *final_mask;                    /* per token */
-    cr_moments *moments;                         /* running normalisation only: updated */
+    const cr_teacher_args *teachers; /* or of several, whose distances add up; d is their sum */
+    size_t num_teachers;
+    const double *values;     /* per token, gae only */
+    const double *final_mask; /* per token */
+    cr_moments *moments;      /* running normalisation only: updated */
     /* out */
     double *rewards; /* [N] after normalisation and clip */
     double *token_rewards, *advantages, *raw_advantages, *returns, *kl; /* per token */

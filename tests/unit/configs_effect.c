@@ -223,6 +223,7 @@ static void show(cr_buf *out, const cr_config *c)
     show_worker(out, &c->infer);
     show_worker(out, &c->reference);
     show_worker(out, &c->teacher);
+    SHOW(c->teachers[0].num_tags);
     show_worker(out, &c->critic);
     show_worker(out, &c->validation);
     for (size_t i = 0; i < c->num_rewards; i++)
@@ -365,6 +366,7 @@ static const struct {
      {"enable_old_logprobs_recompute=true"}},
     {"rlvr", "pure_opd_pipeline_type", "agentic", {NULL}},
     {"teacher", "opd_kl_coef", "0.5", {TEACHER, "use_opd=true"}},
+    {"teacher", "tag_included", "[x]", {TEACHER, "use_opd=true"}},
     {"worker", "worker_cls", "my.own.Worker", {NULL}},
     {"worker", "pg_variant", "tis", {NULL}}, /* the first one is the loss without the key */
     {"worker", "device_mapping", "\"[0, 1]\"", {NULL}},

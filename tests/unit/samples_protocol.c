@@ -25,7 +25,7 @@ static void test_commands_are_found_by_their_roles_only(void **state)
                 assert_non_null(strstr(err.msg, cr_ask_name((cr_ask)a)));
             }
         }
-    assert_int_equal(num, 26);
+    assert_int_equal(num, 32);
     assert_true(cr_ask_is_for(CR_ASK_VALUES, CR_ROLE_CRITIC));
     assert_true(cr_ask_is_for(CR_ASK_RESUME, CR_ROLE_CRITIC));
     assert_false(cr_ask_is_for(CR_ASK_SYNC, CR_ROLE_CRITIC)); /* engines have actor_train's */
@@ -72,7 +72,7 @@ static void check_ranks(const cr_config *config, const char *const names[CR_NUM_
 static void test_ranks_are_assigned_in_order(void **state)
 {
     static const char *const names[] = {"actor_train", "actor_infer", "reference", "teacher",
-                                        "critic"};
+                                        "teacher_2",   "teacher_3",   "teacher_4", "critic"};
     cr_config c = {.kind = CR_PIPELINE_RLVR,
                    .reference.is_needed = true,
                    .teacher.is_needed = true,
@@ -84,23 +84,25 @@ static void test_ranks_are_assigned_in_order(void **state)
     c.reference.num_devices = 1;
     c.teacher.num_devices = 2;
     c.critic.num_devices = 4;
-    check_ranks(&c, names, (const int[]){2, 3, 1, 2, 4});
+    check_ranks(&c, names, (const int[]){2, 3, 1, 2, 0, 0, 0, 4});
     c.reference.is_needed = false;
-    check_ranks(&c, names, (const int[]){2, 3, 0, 2, 4});
+    check_ranks(&c, names, (const int[]){2, 3, 0, 2, 0, 0, 0, 4});
     c.critic.is_needed = false; /* another estimator than gae */
-    check_ranks(&c, names, (const int[]){2, 3, 0, 2, 0});
+    check_ranks(&c, names, (const int[]){2, 3, 0, 2, 0, 0, 0, 0});
     c.kind = CR_PIPELINE_SFT;
     check_ranks(&c,
-                (const char *const[]){"sft_train", "actor_infer", "reference", "teacher", "critic"},
-                (const int[]){2, 0, 0, 0, 0});
+                (const char *const[]){"sft_train", "actor_infer", "reference", "teacher",
+                                      "teacher_2", "teacher_3", "teacher_4", "critic"},
+                (const int[]){2, 0, 0, 0, 0, 0, 0, 0});
     c.kind = CR_PIPELINE_DPO;
     c.reference.is_needed = true, c.teacher.is_needed = false;
-    check_ranks(&c, names, (const int[]){2, 0, 1, 0, 0});
+    check_ranks(&c, names, (const int[]){2, 0, 1, 0, 0, 0, 0, 0});
     c.kind = CR_PIPELINE_DISTILL;
     c.teacher.is_needed = true;
     check_ranks(&c,
-                (const char *const[]){"student", "actor_infer", "reference", "teacher", "critic"},
-                (const int[]){2, 0, 0, 2, 0});
+                (const char *const[]){"student", "actor_infer", "reference", "teacher", "teacher_2",
+                                      "teacher_3", "teacher_4", "critic"},
+                (const int[]){2, 0, 0, 2, 0, 0, 0, 0});
 }
 
 /* Numbers with the same rest on the same host share a GPU; roles with the same number count once. */
