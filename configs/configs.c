@@ -372,6 +372,7 @@ void cr_config_free(cr_config *c)
                            c->val_adapter,
                            c->rollouts_from,
                            c->device,
+                           c->best.metric,
                            c->rows.prompt_key,
                            c->rows.response_key,
                            c->rows.query_key,

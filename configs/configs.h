@@ -122,6 +122,7 @@ typedef struct cr_config {
     char *global_template, *val_adapter; /* the latter: PEFT's folder of val_only's engines */
     cr_tag_templates templates;
     cr_row_keys rows;
+    cr_best_keys best;
     cr_pair_config pairs; /* the loss of dpo */
     cr_distill_keys distill;
     cr_algorithm algorithm;

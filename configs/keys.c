@@ -152,6 +152,13 @@ const cri_key cri_keys[] = {
       "pipeline: croll eval"), /* croll's own, as verl's, and the next */
     T("rlvr", "val_adapter", NULL, "engine: of croll eval"),
     T("rlvr", "rollouts_from", NULL, "pipeline: samples of another run"), /* croll's own */
+    T("rlvr", "metric_for_best_model", NULL, "pipeline"), /* Transformers', and the next */
+    B("rlvr", "greater_is_better", NULL, "pipeline"),
+    I("rlvr", "early_stopping_patience", NULL, "1", "pipeline"),
+    R("rlvr", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
+    NONE("rlvr", "load_best_model_at_end",
+         "with metric_for_best_model the link best in output_dir leads to the best checkpoint"),
+    NONE("rlvr", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
     I("rlvr", "rollout_batch_size", "128", "1", "rollouts"),
     I("rlvr", "num_return_sequences_in_group", "1", "1", "rollouts"),
     NONE("rlvr", "is_num_return_sequences_expand",

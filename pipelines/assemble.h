@@ -6,6 +6,7 @@
 #ifndef CR_ASSEMBLE_H
 #define CR_ASSEMBLE_H
 
+#include "pipelines/best/best.h"
 #include "pipelines/rollout.h"
 #include "pipelines/service/service.h"
 #include "rl/rl.h"
@@ -26,6 +27,7 @@ typedef struct cr_learning {
         [CR_NUM_ROLES]; /* borrowed until cr_learning_free; NULL: ranks, or not in the run */
     cr_learner actor, critic;
     double kl_coef;
+    cr_best best;
     bool has_differed;   /* log-probs of the sampler from those of training, in this process */
     cr_moments *moments; /* [num_rewards] */
 } cr_learning;

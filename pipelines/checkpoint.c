@@ -115,7 +115,9 @@ bool cr_checkpoint_is_name(const char *name)
 {
     size_t num_digits;
 
-    if (strcmp(name, "latest") == 0 || strcmp(name, "latest.tmp") == 0) return true;
+    if (strcmp(name, "latest") == 0 || strcmp(name, "latest.tmp") == 0 ||
+        strcmp(name, "best") == 0 || strcmp(name, "best.tmp") == 0)
+        return true;
     if (strncmp(name, "checkpoint-", 11) != 0) return false;
     num_digits = strspn(name + 11, "0123456789");
     name += 11 + num_digits;
@@ -130,7 +132,8 @@ void cr_checkpoint_clean(const char *output_dir)
     while (dir && (entry = readdir(dir))) {
         bool is_partial = cr_checkpoint_is_name(entry->d_name) && entry->d_name[0] == 'c' &&
                           strstr(entry->d_name, ".tmp");
-        if (is_partial || strcmp(entry->d_name, "latest.tmp") == 0) {
+        if (is_partial || strcmp(entry->d_name, "latest.tmp") == 0 ||
+            strcmp(entry->d_name, "best.tmp") == 0) {
             char *path = cr_path_join(output_dir, entry->d_name);
             cr_err failure = {0};
             if (cr_remove_tree(path, &failure) != CR_OK)
@@ -158,21 +161,35 @@ static void remove_one(const char *output_dir, long long step)
     cr_free(gone);
 }
 
-/* Remove the oldest ones beyond `keep`, never the one that `latest` names now. */
+/* The step that the folder's own name says, wherever a link to it is; -1: another name. */
+static long long step_of_folder(const char *path)
+{
+    char *real = realpath(path, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    long long step = slash ? step_of(slash + 1) : -1;
+
+    free(real);
+    return step;
+}
+
+/* Remove the oldest ones beyond `keep`, never those that `latest` and `best` name now. */
 static void prune(const char *output_dir, long long newest, int64_t keep)
 {
     size_t num;
     uint64_t *steps = cr_checkpoint_steps(output_dir, &num);
+    char *link = cr_path_join(output_dir, "best");
+    const long long best = step_of_folder(link);
 
     while (keep > 0 && num > (size_t)keep) {
         size_t oldest = num;
         for (size_t i = 0; i < num; i++)
-            if (steps[i] != (uint64_t)newest && (oldest == num || steps[i] < steps[oldest]))
+            if (steps[i] != (uint64_t)newest && (long long)steps[i] != best &&
+                (oldest == num || steps[i] < steps[oldest]))
                 oldest = i;
         if (oldest == num) break;
         remove_one(output_dir, (long long)steps[oldest]);
         steps[oldest] = steps[--num];
     }
+    cr_free(link);
     cr_free(steps);
 }
 
@@ -252,14 +269,28 @@ static cr_status list_written(const char *folder, json_t *root, const cr_written
     return err->status;
 }
 
+cr_status cr_checkpoint_link(const char *output_dir, const char *name, int64_t step, cr_err *err)
+{
+    char *link = cr_path_join(output_dir, name),
+         *fresh = cr_asprintf("%s/%s.tmp", output_dir, name), target[64];
+
+    snprintf(target, sizeof target, "checkpoint-%lld", (long long)step);
+    unlink(fresh);
+    if (symlink(target, fresh) != 0 || rename(fresh, link) != 0)
+        cr_fail(err, CR_EIO, "cannot set the link %s: %s", link, strerror(errno));
+    else
+        cr_folder_sync(output_dir);
+    cr_free(link);
+    cr_free(fresh);
+    return err->status;
+}
+
 cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64_t step,
                                int64_t keep, const cr_written *written, size_t num_written,
                                double lag_s, cr_err *err)
 {
     json_t *root = json_object();
     char *manifest = cr_path_join(folder, "manifest.json");
-    char *link = cr_path_join(output_dir, "latest"),
-         *fresh = cr_asprintf("%s/latest.tmp", output_dir), name[64];
     cr_buf text = {0};
 
     json_object_set_new(root, "step", json_integer(step));
@@ -269,31 +300,13 @@ cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64
     CR_TRY_GOTO(out, cr_file_write_atomic(manifest, text.data, text.num_bytes, err));
     cr_folder_sync(folder);
     CR_TRY_GOTO(out, commit(output_dir, folder, step, err));
-    snprintf(name, sizeof name, "checkpoint-%lld", (long long)step);
-    unlink(fresh);
-    if (symlink(name, fresh) != 0 || rename(fresh, link) != 0) {
-        cr_fail(err, CR_EIO, "cannot set the link %s: %s", link, strerror(errno));
-        goto out;
-    }
-    cr_folder_sync(output_dir);
+    CR_TRY_GOTO(out, cr_checkpoint_link(output_dir, "latest", step, err));
     prune(output_dir, step, keep);
 out:
     json_decref(root);
     cr_buf_free(&text);
     cr_free(manifest);
-    cr_free(link);
-    cr_free(fresh);
     return err->status;
-}
-
-/* The step that the folder's own name says, wherever a link to it is; -1: another name. */
-static long long step_of_folder(const char *path)
-{
-    char *real = realpath(path, NULL), *slash = real ? strrchr(real, '/') : NULL;
-    long long step = slash ? step_of(slash + 1) : -1;
-
-    free(real);
-    return step;
 }
 
 static cr_status check_step(const char *path, const char *manifest, json_t *root, cr_err *err)

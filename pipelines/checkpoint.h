@@ -24,7 +24,7 @@ char *cr_checkpoint_real(const char *path);
 uint64_t *cr_checkpoint_steps(const char *output_dir, size_t *num);
 /* The newest step before `before` whose checkpoint in a folder is complete; -1: none. */
 int64_t cr_checkpoint_newest(const char *output_dir, int64_t before);
-/* A name that a run gives in the folder of its saves: checkpoint-N, latest, and what they are called on their way. */
+/* A name that a run gives in the folder of its saves: checkpoint-N, latest, best, and what they are called on their way. */
 bool cr_checkpoint_is_name(const char *name);
 /* Remove what a run that was killed left of saves that did not end. No other process may use the folder. */
 void cr_checkpoint_clean(const char *output_dir);
@@ -43,6 +43,9 @@ typedef struct cr_written {
 CR_MUST cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64_t step,
                                        int64_t keep, const cr_written *written, size_t num_written,
                                        double lag_s, cr_err *err);
+/* The link `name` (latest, or best, which is kept whatever `keep` says) leads to checkpoint-STEP. */
+CR_MUST cr_status cr_checkpoint_link(const char *output_dir, const char *name, int64_t step,
+                                     cr_err *err);
 /* Check every file of a checkpoint against its manifest; parts on other hosts, if they are here, too. */
 CR_MUST cr_status cr_checkpoint_verify(const char *path, cr_err *err);
 /* The roles whose MODEL a checkpoint holds (folders with config.json, or of adapters), in order of their names: owned

@@ -38,4 +38,12 @@ typedef struct cr_training_args {
     cr_muon_keys muon;
 } cr_training_args;
 
+/* Which validation is the best, and when a run ends early. */
+typedef struct cr_best_keys {
+    char *metric; /* NULL: none is looked for */
+    bool is_greater_better;
+    int64_t patience; /* 0: no early stop */
+    double threshold;
+} cr_best_keys;
+
 #endif

@@ -154,6 +154,7 @@ sft 'max_grad_norm: a number of at most 1e30 is expected' max_grad_norm=1e300
 while IFS='|' read -r says change; do
     refuse "$says" config configs/quickstart/rlvr.yaml $change
 done <<'LIST'
+metric_for_best_model is of validations, and this run has no validation|metric_for_best_model=val_score/all/mean validation=null
 stop_token_ids: a whole number from 0 to 2147483647 is expected, not -1|actor_infer.generating_args.stop_token_ids=[-1]
 tag_to_template: "nosuch" is none of native|tag_to_template.x=nosuch
 actor_infer.domain_generating_args: rewards has no domain nosuch|actor_infer.domain_generating_args.nosuch={}

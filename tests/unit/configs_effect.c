@@ -216,6 +216,8 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->distill.kd.kd_temperature), SHOW(c->distill.kd.teacher_temperature);
     SHOW(c->distill.kd.adaptive_kl_alpha), SHOW(c->distill.kd.skew_lambda);
     SHOW(c->distill.distill_loss_weight), SHOW(c->distill.distill_on_prompt);
+    SHOW(c->best.metric), SHOW(c->best.is_greater_better), SHOW(c->best.patience);
+    SHOW(c->best.threshold);
     SHOW(c->rows.shuffle), SHOW(c->reference.is_given), SHOW(c->has_validation);
     show_algorithm(out, &c->algorithm);
     show_envs(out, c->envs);
@@ -350,6 +352,8 @@ static const struct {
     {"rlvr", "reward_pretrain", "larger", {CRITIC}},
     {"model_args", "model_type", "trl", {NULL}}, /* of actor_train: a note */
     {"rlvr", "gamma", "0.5", {NULL}},
+    {"rlvr", "greater_is_better", "false", {"metric_for_best_model=val_score/all/mean"}},
+    {"rlvr", "early_stopping_threshold", "0.5", {"early_stopping_patience=3"}},
     {"rlvr", "val_adapter", "there", {"val_only=true"}},
     {"rlvr", "rollouts_from", "there", {"validation=null"}},
     {"rlvr", "multi_objective_aggregation", "normalize_then_sum", {"adv_estimator=grpo"}},
