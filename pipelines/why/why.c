@@ -132,11 +132,17 @@ static cr_status add_norm(const cr_why_args *args, const char *folder, json_t *s
     bool ignored;
 
     if (cr_replay_run(&replay, &ignored, err) == CR_OK) {
-        json_object_set_new(sample, "gradient_norm",
-                            json_real(metric_of(out, args->step, "actor_train/grad_norm")));
-        json_object_set_new(sample, "step_gradient_norm",
-                            json_real(metric_of(folder, args->step, "actor_train/grad_norm")));
-        cr_note(cr_remove_tree(out, err));
+        const double norms[] = {metric_of(out, args->step, "actor_train/grad_norm"),
+                                metric_of(folder, args->step, "actor_train/grad_norm")};
+        if (isfinite(norms[0]) && isfinite(norms[1])) {
+            json_object_set_new(sample, "gradient_norm", json_real(norms[0]));
+            json_object_set_new(sample, "step_gradient_norm", json_real(norms[1]));
+            cr_note(cr_remove_tree(out, err));
+        } else {
+            cr_fail(err, CR_ENUMERIC,
+                    "--gradient: the gradient of %s, or of the step, is not finite",
+                    json_string_value(json_object_get(sample, "id")));
+        }
     }
     cr_free(out);
     return err->status;
@@ -147,11 +153,11 @@ static cr_status add_norms(const cr_why_args *args, const char *folder, const cr
 {
     const json_t *updates = json_object_get(json_object_get(f->head, "sums"), "updates");
 
-    if (json_number_value(updates) > 1)
+    if (fabs(json_number_value(updates) - 1) > 0)
         return cr_fail(
             err, CR_EUSAGE,
-            "--gradient: the step has %.0f updates, each with other weights (known is the "
-            "gradient of a step with one)",
+            "--gradient: the step has %.0f updates of actor_train, and a gradient of one "
+            "sample alone is known of a step with one",
             json_number_value(updates));
     for (size_t i = 0; i < args->samples.num; i++)
         CR_TRY(add_norm(args, folder, cri_terms_find(f, args->samples.word[i]), err));

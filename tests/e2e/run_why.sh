@@ -229,7 +229,7 @@ refused() { # CODE TEXT ARG ..
     [ $code = $want ] && grep -q -- "$text" $log || fail "why $*: exit code $code"
 }
 refused 2 'is not a folder of a run' $tmp --step 0
-refused 2 'the step has 2 updates, each with other weights' $tmp/opd --step 2 --sample $(grep -o '"id":"[0-9a-f]*"' $tmp/opd/rollouts/step-000002.jsonl | head -1 | cut -d'"' -f4) --gradient
+refused 2 'the step has 2 updates of actor_train' $tmp/opd --step 2 --sample $(grep -o '"id":"[0-9a-f]*"' $tmp/opd/rollouts/step-000002.jsonl | head -1 | cut -d'"' -f4) --gradient
 refused 2 'needs --sample, and the run itself' $tmp/if --step 2 --gradient
 refused 2 'the step has no sample 0123456789abcdef' $tmp/opd --step 2 --sample 0123456789abcdef
 refused 2 'is there (--overwrite' $tmp/ppo --step 1 --out $tmp/opd
