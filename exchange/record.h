@@ -19,7 +19,7 @@ typedef enum cr_record_kind {
     CR_RECORD_BYTES
 } cr_record_kind;
 
-enum { CR_RECORD_ARRAYS = 24 };
+enum { CR_RECORD_ARRAYS = 48 };
 
 typedef struct cr_record {
     json_t *head; /* an object; NULL stands for {} */
