@@ -53,11 +53,11 @@ cr_status cr_distribution_check(const cr_distribution *d, bool has_kept, cr_err 
 {
     if (d->has_filter == has_kept || d->is_mixed) return CR_OK;
     return cr_fail(err, CR_EFORMAT, "it has %skept_ids, and actor_infer's generating_args %s",
-                   has_kept ? "" : "no ", has_kept ? "ask for none" : "filter words");
+                   has_kept ? "" : "no ", has_kept ? "ask for none" : "filter token ids");
 }
 
-/* Words by id, then by place, as one number. */
-static int by_word(const void *a, const void *b)
+/* Token ids, then places, as one number. */
+static int by_token(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
@@ -66,9 +66,9 @@ static int by_word(const void *a, const void *b)
 
 static void add_int(cr_buf *to, int64_t x)
 {
-    int32_t word = (int32_t)x;
+    int32_t key = (int32_t)x;
 
-    cr_buf_add(to, &word, sizeof word);
+    cr_buf_add(to, &key, sizeof key);
 }
 
 static void add_size(cr_buf *to, size_t x)
@@ -76,18 +76,18 @@ static void add_size(cr_buf *to, size_t x)
     cr_buf_add(to, &x, sizeof x);
 }
 
-/* The list of a sample's words, each where it came first. */
-static void add_seen(cr_edits *e, const int32_t *ids, size_t num)
+/* The list of a sample's token ids, each where it came first. */
+static void add_seen(cr_processor_arrays *e, const int32_t *ids, size_t num)
 {
     uint64_t *order;
 
     cr_buf_clear(&e->order);
     for (size_t i = 0; i < num; i++) {
-        uint64_t word = (uint64_t)ids[i] << 32 | i;
-        cr_buf_add(&e->order, &word, sizeof word);
+        uint64_t key = (uint64_t)ids[i] << 32 | i;
+        cr_buf_add(&e->order, &key, sizeof key);
     }
     order = (uint64_t *)(void *)e->order.data;
-    qsort(order, num, sizeof *order, by_word);
+    qsort(order, num, sizeof *order, by_token);
     for (size_t i = 0; i < num; i++) {
         if (i && order[i] >> 32 == order[i - 1] >> 32) continue;
         add_int(&e->seen_ids, (int64_t)(order[i] >> 32));
@@ -96,8 +96,9 @@ static void add_seen(cr_edits *e, const int32_t *ids, size_t num)
     add_size(&e->seen_first, e->seen_ids.num_bytes / sizeof(int32_t));
 }
 
-const cr_row_edits *cr_distribution_edit(const cr_distribution *d, const cr_samples *s,
-                                         const size_t *order, size_t num, cr_edits *e)
+const cr_row_processors *cr_distribution_processors(const cr_distribution *d, const cr_samples *s,
+                                                    const size_t *order, size_t num,
+                                                    cr_processor_arrays *e)
 {
     cr_buf *all[] = {&e->temperatures, &e->kept_first, &e->kept_num, &e->seen_list,
                      &e->seen_until,   &e->seen_first, &e->seen_ids, &e->seen_place};
@@ -120,22 +121,22 @@ const cr_row_edits *cr_distribution_edit(const cr_distribution *d, const cr_samp
                 cr_buf_add(&e->temperatures, &s->temperatures[i], sizeof *s->temperatures);
         }
     }
-    e->rows = (cr_row_edits){.temperature = d->temperature,
-                             .penalty = d->repetition_penalty,
-                             .kept_first = (const size_t *)(void *)e->kept_first.data,
-                             .kept_num = (const int32_t *)(void *)e->kept_num.data,
-                             .kept_ids = s->kept_ids,
-                             .seen_list = (const int32_t *)(void *)e->seen_list.data,
-                             .seen_until = (const int32_t *)(void *)e->seen_until.data,
-                             .seen_first = (const size_t *)(void *)e->seen_first.data,
-                             .seen_ids = (const int32_t *)(void *)e->seen_ids.data,
-                             .seen_place = (const int32_t *)(void *)e->seen_place.data};
+    e->rows = (cr_row_processors){.temperature = d->temperature,
+                                  .penalty = d->repetition_penalty,
+                                  .kept_first = (const size_t *)(void *)e->kept_first.data,
+                                  .kept_num = (const int32_t *)(void *)e->kept_num.data,
+                                  .kept_ids = s->kept_ids,
+                                  .seen_list = (const int32_t *)(void *)e->seen_list.data,
+                                  .seen_until = (const int32_t *)(void *)e->seen_until.data,
+                                  .seen_first = (const size_t *)(void *)e->seen_first.data,
+                                  .seen_ids = (const int32_t *)(void *)e->seen_ids.data,
+                                  .seen_place = (const int32_t *)(void *)e->seen_place.data};
     if (!has_kept) e->rows.kept_first = NULL;
     if (s->temperatures) e->rows.temperatures = (const float *)(void *)e->temperatures.data;
     return &e->rows;
 }
 
-size_t cr_edits_bytes(const cr_edits *e)
+size_t cr_processor_arrays_bytes(const cr_processor_arrays *e)
 {
     const cr_buf *all[] = {&e->temperatures, &e->kept_first, &e->kept_num,
                            &e->seen_list,    &e->seen_until, &e->seen_first,
@@ -147,7 +148,7 @@ size_t cr_edits_bytes(const cr_edits *e)
     return num_bytes;
 }
 
-void cr_edits_free(cr_edits *e)
+void cr_processor_arrays_free(cr_processor_arrays *e)
 {
     cr_buf *all[] = {&e->temperatures, &e->kept_first, &e->kept_num,
                      &e->seen_list,    &e->seen_until, &e->seen_first,

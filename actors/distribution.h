@@ -3,9 +3,9 @@
  *
  * Generation stores with each sample which ids its filters kept (cr_generated). Training, and the
  * reference, compute log-probs over the same ids with the same temperature and repetition penalty: the
- * edits that cr_distribution_edit hands to the head through cr_batch.
+ * processors that cr_distribution_processors hands to the head through cr_batch.
  *
- * Ownership: a cr_edits owns its arrays, grown as needed; {0} is empty. Kept ids stay in the record that the
+ * Ownership: a cr_processor_arrays owns its arrays, grown as needed; {0} is empty. Kept ids stay in the record that the
  * samples borrow from. One thread.
  */
 #ifndef CR_DISTRIBUTION_H
@@ -33,17 +33,18 @@ cr_distribution cr_distribution_of_all(const cr_config *config);
 /* CR_EFORMAT: samples do not have the kept ids that the file's filters ask for. */
 CR_MUST cr_status cr_distribution_check(const cr_distribution *d, bool has_kept, cr_err *err);
 
-typedef struct cr_edits {
-    cr_row_edits rows;
+typedef struct cr_processor_arrays {
+    cr_row_processors rows;
     cr_buf temperatures, kept_first, kept_num, seen_list, seen_until, seen_first, seen_ids,
         seen_place, order;
-} cr_edits;
+} cr_processor_arrays;
 
 /* Of the response tokens of samples order[0 .. num - 1], one after the other: valid until the next call.
  * NULL: the model's softmax. */
-const cr_row_edits *cr_distribution_edit(const cr_distribution *d, const cr_samples *s,
-                                         const size_t *order, size_t num, cr_edits *edits);
-size_t cr_edits_bytes(const cr_edits *edits);
-void cr_edits_free(cr_edits *edits);
+const cr_row_processors *cr_distribution_processors(const cr_distribution *d, const cr_samples *s,
+                                                    const size_t *order, size_t num,
+                                                    cr_processor_arrays *processors);
+size_t cr_processor_arrays_bytes(const cr_processor_arrays *processors);
+void cr_processor_arrays_free(cr_processor_arrays *processors);
 
 #endif

@@ -18,13 +18,13 @@ typedef struct step {
     cr_old_log_probs old_from;
     bool is_first; /* update of the rollout: these weights sampled it */
     cr_ask ask;
-    cr_teacher_words teacher; /* num 0: no teacher */
-    cr_logits_loss whole;     /* of its states */
+    cr_teacher_outputs teacher; /* num 0: no teacher */
+    cr_logits_loss whole;       /* of its states */
     cr_train_sums sum;
     bool has_only; /* the gradient is that of one sample alone, `only` */
     uint64_t only;
-    bool is_told, has_old; /* the reply has what the losses read; old log-probs were computed */
-    float *answers;        /* [NUM_ANSWERS][tokens of all samples] (owned); NULL: none yet */
+    bool wants_terms, has_old; /* the reply has what the losses read; old log-probs were computed */
+    float *answers;            /* [NUM_ANSWERS][tokens of all samples] (owned); NULL: none yet */
 } step;
 
 /* Numbers of each token that a reply may have. */
@@ -46,7 +46,7 @@ static float *answer_of(step *p, int which)
 /* x: of the micro-batch, as its loss read it. */
 static void tell(step *p, int which, const double *x)
 {
-    if (!p->is_told) return;
+    if (!p->wants_terms) return;
     for (size_t k = 0; k < p->num; k++) {
         float *to = answer_of(p, which) + p->s->first_token[p->order[k]];
         for (size_t t = p->t->start[k]; t < p->t->start[k + 1]; t++)
@@ -258,7 +258,7 @@ static void soften(const float *logits, size_t num, double temperature, float *o
         out[v] = (float)(logits[v] / temperature - max - log(sum));
 }
 
-/* The distance of whole distributions, of labels first_row .. of the micro-batch, over the words that both have. */
+/* The distance of whole distributions, of labels first_row .. of the micro-batch, over the ids that both have. */
 static cr_status whole_loss(void *ctx, int64_t first_row, int64_t num_rows, const float *logits,
                             float *grad, cr_err *err)
 {
@@ -267,7 +267,7 @@ static cr_status whole_loss(void *ctx, int64_t first_row, int64_t num_rows, cons
     const cr_distill_keys *keys = &t->a->config->distill;
     const double factor = keys->distill_loss_weight / p->all.tokens, T = keys->kd.kd_temperature;
     const size_t own = (size_t)t->a->model->config.vocab_size,
-                 its = (size_t)cr_words_table_num_words(t->table), num = its < own ? its : own,
+                 its = (size_t)cr_vocab_table_num_ids(t->table), num = its < own ? its : own,
                  rows = (size_t)num_rows;
     double *by = CR_NEW_ARRAY(double, num), rest;
     float *log_p = CR_NEW_ARRAY(float, 2 * num), *log_q = log_p + num;
@@ -276,13 +276,13 @@ static cr_status whole_loss(void *ctx, int64_t first_row, int64_t num_rows, cons
     t->teacher_logits =
         cr_reserve(t->teacher_logits, &t->capacity_logits, rows * its, sizeof *t->teacher_logits);
     CR_TRY_GOTO(out,
-                cr_words_table_logits(t->table, t->teacher + (size_t)first_row * p->teacher.num,
+                cr_vocab_table_logits(t->table, t->teacher + (size_t)first_row * p->teacher.num,
                                       num_rows, t->teacher_logits, err));
     memset(grad, 0, rows * own * sizeof *grad);
     for (size_t r = 0; r < rows; r++) {
         soften(t->teacher_logits + r * its, num, T * keys->kd.teacher_temperature, log_p);
         soften(logits + r * own, num, T, log_q);
-        part.distill_loss += cr_kd_words(&keys->kd, num, num, log_p, log_q, by, &rest);
+        part.distill_loss += cr_kd_chosen(&keys->kd, num, num, log_p, log_q, by, &rest);
         for (size_t v = 0; v < num; v++)
             grad[r * own + v] = (float)(factor * by[v]);
     }
@@ -304,29 +304,29 @@ static cr_status gather_teacher(step *p, cr_err *err)
     const size_t each = p->teacher.num, need = t->start[p->num] * each + 1;
     size_t at = 0;
 
-    t->words = cr_reserve(t->words, &t->capacity_words, need, sizeof *t->words);
+    t->chosen = cr_reserve(t->chosen, &t->capacity_chosen, need, sizeof *t->chosen);
     t->teacher = cr_reserve(t->teacher, &t->capacity_teacher, need, sizeof *t->teacher);
     for (size_t i = 0; i < p->num; i++) {
         size_t first = p->s->first_token[p->order[i]], num = (size_t)p->s->lengths[p->order[i]];
         for (size_t k = first; k < first + num; k++) {
             if (learns && learns[k] <= 0) continue;
             if (p->teacher.ids)
-                memcpy(t->words + at, p->teacher.ids + k * each, each * sizeof *t->words);
+                memcpy(t->chosen + at, p->teacher.ids + k * each, each * sizeof *t->chosen);
             memcpy(t->teacher + at, p->teacher.numbers + k * each, each * sizeof *t->teacher);
             at += each;
         }
     }
     if (p->teacher.ids) {
-        cr_fsdp_set_words(t->f, t->words, (int64_t)each,
-                          (float)t->a->config->distill.kd.kd_temperature);
+        cr_fsdp_set_chosen(t->f, t->chosen, (int64_t)each,
+                           (float)t->a->config->distill.kd.kd_temperature);
         return CR_OK;
     }
     if (!t->table)
-        CR_TRY(cr_words_table_open(teacher->model_path, t->a->dev, cr_dtype_of(teacher->dtype),
+        CR_TRY(cr_vocab_table_open(teacher->model_path, t->a->dev, cr_dtype_of(teacher->dtype),
                                    &t->table, err));
-    if (cr_words_table_num_states(t->table) != (int64_t)each)
+    if (cr_vocab_table_num_states(t->table) != (int64_t)each)
         return cr_fail(err, CR_EFORMAT, "states of %zu numbers for a head of %lld", each,
-                       (long long)cr_words_table_num_states(t->table));
+                       (long long)cr_vocab_table_num_states(t->table));
     p->whole = (cr_logits_loss){whole_loss, p, 1};
     cr_fsdp_set_logits_loss(t->f, &p->whole);
     return CR_OK;
@@ -349,9 +349,9 @@ static cr_status distill_loss(void *ctx, const cr_outputs *out, size_t num, cons
         part.student_loss -= log_probs[i] / tokens;
         grad->of[CR_LOG_PROB][i] = (float)(-(1 - w) / tokens);
         if (!each) continue; /* whole_loss does the rest */
-        part.distill_loss +=
-            cr_kd_words(&keys->kd, each, vocab, p->t->teacher + at, out->tempered + at, by, &rest) /
-            tokens;
+        part.distill_loss += cr_kd_chosen(&keys->kd, each, vocab, p->t->teacher + at,
+                                          out->tempered + at, by, &rest) /
+                             tokens;
         for (size_t k = 0; k < each; k++)
             grad->tempered[at + k] = (float)(w * by[k] / tokens);
         grad->rest[i] = (float)(w * rest / tokens);
@@ -507,7 +507,8 @@ static cr_status read_columns(step *p, const cr_record *command, int64_t *is_aga
         return read_some(p, command, of_pairs, CR_COUNT(of_pairs), err);
     }
     if (p->ask == CR_ASK_DISTILL_STEP)
-        CR_TRY(cr_words_read(command, p->s, p->t->a->model->config.vocab_size, &p->teacher, err));
+        CR_TRY(cr_teacher_outputs_read(command, p->s, p->t->a->model->config.vocab_size,
+                                       &p->teacher, err));
     if (p->ask == CR_ASK_SFT_STEP || p->ask == CR_ASK_DISTILL_STEP)
         return read_some(p, command, of_rows, CR_COUNT(of_rows), err);
     CR_TRY(cr_record_get_int(command, CR_FIELD_OLD_FROM, &old_from, err));
@@ -540,9 +541,9 @@ static void write_reply(step *p, cr_record *reply)
         bool is_there;
     } arrays[] = {
         {ANSWER_OLD, cr_batch_columns[CR_COLUMN_OLD].name, p->has_old},
-        {ANSWER_LOG_PROBS, is_critic ? CR_FIELD_VALUES : CR_FIELD_LOG_PROBS, p->is_told},
-        {ANSWER_ENTROPY, CR_FIELD_ENTROPY, p->is_told && !is_critic},
-        {ANSWER_USED_OLD, cr_batch_columns[CR_COLUMN_USED_OLD].name, p->is_told && !is_critic},
+        {ANSWER_LOG_PROBS, is_critic ? CR_FIELD_VALUES : CR_FIELD_LOG_PROBS, p->wants_terms},
+        {ANSWER_ENTROPY, CR_FIELD_ENTROPY, p->wants_terms && !is_critic},
+        {ANSWER_USED_OLD, cr_batch_columns[CR_COLUMN_USED_OLD].name, p->wants_terms && !is_critic},
     };
 
     cr_train_sums_write(&p->sum, reply);
@@ -572,7 +573,7 @@ cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_reco
     CR_TRY_GOTO(out, cr_floats_read(command, CR_FIELD_LR, (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
     CR_TRY_GOTO(out, read_columns(&p, command, &is_again, err));
-    p.is_told = cr_record_has_value(command, CR_FIELD_IS_TOLD);
+    p.wants_terms = cr_record_has_value(command, CR_FIELD_IS_TOLD);
     CR_TRY_GOTO(out, read_only(&p, command, err));
     for (int64_t m = 0; m < num_minis; m++) {
         p.all = cr_mini_denominators(counts + CR_MINI_COUNTS * m);

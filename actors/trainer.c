@@ -42,11 +42,11 @@ void cr_trainer_close(cr_trainer *t)
     cr_packed_free(&t->packed);
     cr_free(t->work);
     cr_free(t->start);
-    cr_edits_free(&t->edits);
-    cr_free(t->words);
+    cr_processor_arrays_free(&t->processors);
+    cr_free(t->chosen);
     cr_free(t->teacher);
     cr_free(t->teacher_logits);
-    cr_words_table_close(t->table);
+    cr_vocab_table_close(t->table);
     cr_free(t->drop_keys);
     cr_free(t->save_folder);
     cr_free(t->save_mark);
@@ -86,8 +86,9 @@ cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_
             t->start[k + 1]++;
         }
     }
-    if (t->a->ranks->worker->task != CR_TASK_VALUE) /* values are not of words */
-        p->batch.edits = cr_distribution_edit(&t->distribution, s, order, num, &t->edits);
+    if (t->a->ranks->worker->task != CR_TASK_VALUE) /* values are not of token ids */
+        p->batch.processors =
+            cr_distribution_processors(&t->distribution, s, order, num, &t->processors);
     return p->batch;
 }
 
@@ -216,7 +217,7 @@ typedef struct output_field {
 /* What log_probs may answer with beside them. */
 typedef struct extras {
     int adapter; /* of the pass */
-    int64_t top; /* likeliest words of each token; 0: none */
+    int64_t top; /* likeliest ids of each token; 0: none */
     bool has_states;
 } extras;
 
@@ -225,18 +226,18 @@ static cr_status answer(cr_trainer *t, const cr_record *command, const output_fi
                         size_t num, const extras *more, cr_record *reply, cr_err *err)
 {
     cr_outputs all = {.num_top = more->top};
-    size_t words, numbers;
+    size_t chosen, numbers;
     float *out = NULL;
     cr_samples s;
 
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
     all.num_states = more->has_states ? t->a->model->config.hidden_size : 0;
-    words = (size_t)more->top * s.num_tokens;
+    chosen = (size_t)more->top * s.num_tokens;
     numbers = (size_t)all.num_states * s.num_tokens;
-    out = CR_NEW_ARRAY(float, num *s.num_tokens + 2 * words + numbers + 1);
+    out = CR_NEW_ARRAY(float, num *s.num_tokens + 2 * chosen + numbers + 1);
     all.top_log_probs = out + num * s.num_tokens;
-    all.top_ids = (int32_t *)(void *)(all.top_log_probs + words);
-    if (more->has_states) all.states = all.top_log_probs + 2 * words;
+    all.top_ids = (int32_t *)(void *)(all.top_log_probs + chosen);
+    if (more->has_states) all.states = all.top_log_probs + 2 * chosen;
     for (size_t i = 0; i < num; i++)
         all.of[fields[i].of] = out + i * s.num_tokens;
     cr_fsdp_set_adapter(t->f, more->adapter);
@@ -247,8 +248,8 @@ static cr_status answer(cr_trainer *t, const cr_record *command, const output_fi
         cr_record_add(reply, fields[i].field, CR_RECORD_FLOAT32, all.of[fields[i].of],
                       s.num_tokens);
     if (more->top) {
-        cr_record_add(reply, CR_FIELD_TOP_IDS, CR_RECORD_INT32, all.top_ids, words);
-        cr_record_add(reply, CR_FIELD_TOP_LOG_PROBS, CR_RECORD_FLOAT32, all.top_log_probs, words);
+        cr_record_add(reply, CR_FIELD_TOP_IDS, CR_RECORD_INT32, all.top_ids, chosen);
+        cr_record_add(reply, CR_FIELD_TOP_LOG_PROBS, CR_RECORD_FLOAT32, all.top_log_probs, chosen);
     }
     if (more->has_states)
         cr_record_add(reply, CR_FIELD_STATES, CR_RECORD_FLOAT32, all.states, numbers);
@@ -277,7 +278,7 @@ static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *r
     CR_TRY(get_if_there(command, CR_FIELD_TOP, &top, err));
     CR_TRY(get_if_there(command, CR_FIELD_STATES, &has_states, err));
     if (top < 0 || top > vocab_size)
-        return cr_fail(err, CR_EFORMAT, CR_FIELD_TOP " is %lld, the vocabulary has %lld words",
+        return cr_fail(err, CR_EFORMAT, CR_FIELD_TOP " is %lld, the vocabulary has %lld chosen",
                        (long long)top, (long long)vocab_size);
     return answer(t, command, fields, CR_COUNT(fields),
                   &(extras){is_base ? CR_NO_ADAPTER : 0, top, has_states != 0}, reply, err);
@@ -310,16 +311,16 @@ static cr_status offload(cr_trainer *t, cr_err *err)
     cr_packed_free(&t->packed);
     cr_free(t->work);
     cr_free(t->start);
-    cr_free(t->words);
+    cr_free(t->chosen);
     cr_free(t->teacher);
     cr_free(t->teacher_logits);
     t->work = NULL;
     t->start = NULL;
-    t->words = NULL;
+    t->chosen = NULL;
     t->teacher = t->teacher_logits = NULL;
     t->capacity_samples = t->capacity_work = 0;
-    t->capacity_words = t->capacity_teacher = t->capacity_logits = 0;
-    cr_edits_free(&t->edits);
+    t->capacity_chosen = t->capacity_teacher = t->capacity_logits = 0;
+    cr_processor_arrays_free(&t->processors);
     CR_TRY(cr_fsdp_offload(t->f, cr_phase_states(t->a->dev, CR_STATE_ALL), err));
     cr_phase_trim(t->a->dev);
     return CR_OK;
@@ -373,8 +374,8 @@ static const struct op {
 static int64_t held_bytes(const cr_trainer *t)
 {
     return cr_fsdp_get_stats(t->f).held_bytes + cr_packed_bytes(&t->packed) +
-           (int64_t)(t->capacity_work * sizeof(double) + cr_edits_bytes(&t->edits) +
-                     (t->capacity_words + t->capacity_teacher + t->capacity_logits) *
+           (int64_t)(t->capacity_work * sizeof(double) + cr_processor_arrays_bytes(&t->processors) +
+                     (t->capacity_chosen + t->capacity_teacher + t->capacity_logits) *
                          sizeof(float));
 }
 

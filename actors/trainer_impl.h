@@ -25,12 +25,12 @@ struct cr_trainer {
     size_t *start; /* [capacity_samples + 1] */
     size_t capacity_samples;
     cr_distribution distribution;
-    cr_edits edits;
-    /* of a teacher, for each label of the micro-batch: words, log-probs or states; its logits of some labels */
-    int32_t *words;
+    cr_processor_arrays processors;
+    /* of a teacher, for each label of the micro-batch: ids, log-probs or states; its logits of some labels */
+    int32_t *chosen;
     float *teacher, *teacher_logits;
-    size_t capacity_words, capacity_teacher, capacity_logits;
-    cr_words_table *table; /* of the teacher, once states have come */
+    size_t capacity_chosen, capacity_teacher, capacity_logits;
+    cr_vocab_table *table; /* of the teacher, once states have come */
     uint64_t *drop_keys;   /* [capacity_drop_keys] of the micro-batch's tokens */
     size_t capacity_drop_keys;
     char *save_folder,
@@ -66,7 +66,7 @@ void cri_micros_free(cri_micros *m);
  * where `learns` (per response token, or NULL) is 0. t->start counts labels. Valid until the next call. */
 cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
                   const float *learns);
-/* Outputs of all response tokens, in the order of the record, without gradient; likeliest words, too, but no ranks, candidates or draws. */
+/* Outputs of all response tokens, in the order of the record, without gradient; likeliest ids, too, but no ranks, candidates or draws. */
 CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *out,
                                   cr_err *err);
 /* train_step, sft_step, dpo_step, distill_step or value_step. */

@@ -1,7 +1,7 @@
 /* counts.c -- what one step asks of a GPU, counted without one: `bench_counts decode|train|sync|staged|phase MODEL [N]`, in a build
  * for the simulated device (preset cuda-sim). MODEL has a config.json. Weights are random, bf16.
  *
- *     decode   a step of generation of N streams (default 1): one that is recorded, and one that is queued from the recording;
+ *     decode   a step of generation of N streams (default 1): one that is recorded, and one that is queued from the graph;
  *              greedy, then with temperature 0.99, top_k 100, top_p 0.99
  *     train    micro-batches of 8192 tokens, one of a step of one and each further one of a step of N (default 1); the update
  *     sync     rank 0's weights to rank 1 on the same GPU, which lends its memory (CROLL_SIM_GPUS=1 scripts/mpi 2 bench_counts sync ..)
@@ -10,7 +10,7 @@
  *
  * No kernel and no copy runs: the linker puts the functions __wrap_.. below before those of the simulation, and they only count. All that
  * comes from the device is zero, so sizes may be those of real models. One JSON line each: launches of kernels and products of cuBLASLt
- * (nodes: those of a recording), copies, bytes and waits of the host (a cudaMemcpy is one), memory that was made, memory of another process that was
+ * (nodes: those of a graph), copies, bytes and waits of the host (a cudaMemcpy is one), memory that was made, memory of another process that was
  * opened (loans), kernels by name.
  */
 #include "engine/engine.h"
@@ -363,7 +363,7 @@ static cr_status decode_steps(cr_engine *e, const cr_model *model, int64_t strea
         if (now.graphs == before.graphs || now.nodes > before.nodes) continue;
         replayed = before, after = now;
     }
-    now = after; /* the last of the steps that ran from a recording */
+    now = after; /* the last of the steps that ran from a graph */
     if (after.graphs) print(whats[2 * is_filtered + 1], model, &replayed);
     while (cr_engine_poll(e, &g))
         cr_generated_free(&g);

@@ -57,8 +57,7 @@ typedef struct cr_reward_config {
     char *judge_prompt, *judge_fields; /* fields: an object of JSON for every request */
     cr_judge_answer judge_answer;
     char *reward_manager; /* reward_manager_config as JSON, for the rule remote */
-    /* judge_model_type: inference: the judge is started by the run, a process a device (is_given); judge.url is what the
-     * names of their sockets begin with (cr_judge_url) */
+    /* judge_model_type: inference: the run starts it, a process a device; judge.url: prefix of their sockets' names */
     cr_worker_config judge_model;
     cr_code_keys code; /* of the rule code */
     char *exec;        /* the words of a program of one's own, or NULL */
@@ -126,8 +125,8 @@ typedef struct cr_config {
     cr_pair_config pairs; /* the loss of dpo */
     cr_distill_keys distill;
     cr_algorithm algorithm;
-    cr_worker_config train, infer, reference, teacher, critic, validation,
-        more_teachers[CR_MAX_TEACHERS - 1];
+    cr_worker_config train, infer, reference, teacher, critic, validation;
+    cr_worker_config more_teachers[CR_MAX_TEACHERS - 1];
     cr_teacher_keys teachers[CR_MAX_TEACHERS]; /* of teacher and those */
     bool has_validation, val_only; /* val_only: engines with their own weights, no other role */
     bool is_teacher_reference;     /* without a block reference the KL terms are of the teacher */
@@ -167,8 +166,7 @@ cr_worker_config *cr_role_worker(cr_role role, cr_config *config);
 /* NULL: the role is not in this run. */
 const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config);
 
-/* Load, check, resolve. Everything there is to say is in d; the config is usable iff d has no error
- * and CR_OK is returned (else CR_ECONFIG). */
+/* Load, check, resolve. All messages are in d; the config is usable iff d has no error and CR_OK is returned (else CR_ECONFIG). */
 CR_MUST cr_status cr_config_load(const char *path, const char *const *overrides,
                                  size_t num_overrides, cr_config *out, cr_diagnostics *d,
                                  cr_err *err);

@@ -149,7 +149,7 @@ void cri_drop_logits(cr_engine *e)
 
 static void drop_weights_and_cache(cr_engine *e)
 {
-    cri_recorded_drop(e);
+    cri_graphs_drop(e);
     for (int64_t l = 0; l < e->model->config.num_layers; l++) {
         cr_device_free(e->dev, e->layer_blocks[l], (size_t)e->num_blocks * e->block_bytes);
         e->layer_blocks[l] = NULL;
@@ -294,8 +294,8 @@ cr_status cr_generating_check(const cr_generating *how, cr_err *err)
     CR_TRY(CHECK_REAL("min_p", how->min_p, CR_MIN_P));
     CR_TRY(CHECK_WHOLE("top_k", how->top_k, CR_TOP_K));
     CR_TRY(CHECK_REAL("repetition_penalty", how->repetition_penalty, CR_REPETITION_PENALTY));
-    CR_TRY(CHECK_REAL("presence_penalty", how->edits.presence, CR_PRESENCE_PENALTY));
-    CR_TRY(CHECK_REAL("frequency_penalty", how->edits.frequency, CR_FREQUENCY_PENALTY));
+    CR_TRY(CHECK_REAL("presence_penalty", how->processors.presence, CR_PRESENCE_PENALTY));
+    CR_TRY(CHECK_REAL("frequency_penalty", how->processors.frequency, CR_FREQUENCY_PENALTY));
     if (how->num_top < 0)
         return cr_fail(err, CR_EARG, "the %lld most likely ids", (long long)how->num_top);
     return CR_OK;
@@ -306,10 +306,10 @@ static cr_ends ends_of(const cr_engine *e, const cr_generating *how)
     return cr_ends_of(how, e->model->config.eos_ids, (size_t)e->model->config.num_eos);
 }
 
-static cr_status check_edits(const cr_engine *e, const cr_generating *how, cr_err *err)
+static cr_status check_processors(const cr_engine *e, const cr_generating *how, cr_err *err)
 {
     cr_ends ends = ends_of(e, how);
-    cr_status status = cr_edits_check(how, &ends, e->model->config.vocab_size, err);
+    cr_status status = cr_processors_check(how, &ends, e->model->config.vocab_size, err);
 
     cr_free(ends.ids);
     return status;
@@ -332,7 +332,7 @@ static cr_status check_request(const cr_engine *e, const int32_t *prompt, size_t
     if (how->adapter < CR_NO_ADAPTER || how->adapter > cr_max64(e->model->num_adapters - 1, 0))
         return cr_fail(err, CR_EARG, "adapter %d of %d", how->adapter, e->model->num_adapters);
     CR_TRY(cr_generating_check(how, err));
-    CR_TRY(check_edits(e, how, err));
+    CR_TRY(check_processors(e, how, err));
     if (how->num_top > vocab)
         return cr_fail(err, CR_EARG, "the %lld most likely of %lld ids", (long long)how->num_top,
                        vocab);
@@ -354,7 +354,7 @@ static cri_group *group_new(const cr_engine *e, const int32_t *prompt, size_t nu
 {
     cri_group *g = CR_NEW(cri_group);
     char **stop = CR_NEW_ARRAY(char *, how->num_stop);
-    cr_word_edits *edits = &g->how.edits;
+    cr_token_processors *processors = &g->how.processors;
     cr_bad_words *bad = &g->how.bad_words;
     int64_t room = e->limits.max_model_len;
 
@@ -367,9 +367,11 @@ static cri_group *group_new(const cr_engine *e, const int32_t *prompt, size_t nu
         stop[i] = cr_strdup(how->stop[i]);
     g->how.stop = (const char *const *)stop;
     g->how.stop_ids = copied(how->stop_ids, how->num_stop_ids * sizeof *how->stop_ids);
-    edits->biased = copied(edits->biased, edits->num_biased * sizeof *edits->biased);
-    edits->bias = copied(edits->bias, edits->num_biased * sizeof *edits->bias);
-    edits->allowed = copied(edits->allowed, edits->num_allowed * sizeof *edits->allowed);
+    processors->biased =
+        copied(processors->biased, processors->num_biased * sizeof *processors->biased);
+    processors->bias = copied(processors->bias, processors->num_biased * sizeof *processors->bias);
+    processors->allowed =
+        copied(processors->allowed, processors->num_allowed * sizeof *processors->allowed);
     bad->ids = copied(bad->ids, cr_bad_words_num_ids(bad) * sizeof *bad->ids);
     bad->num_ids = copied(bad->num_ids, bad->num * sizeof *bad->num_ids);
     g->ends = ends_of(e, how);
@@ -381,9 +383,15 @@ static void group_free(cri_group *g)
 {
     for (size_t i = 0; i < g->how.num_stop; i++)
         cr_free((void *)(uintptr_t)g->how.stop[i]);
-    const void *lists[] = {g->how.stop,          g->how.stop_ids,      g->how.edits.biased,
-                           g->how.edits.bias,    g->how.edits.allowed, g->how.bad_words.num_ids,
-                           g->how.bad_words.ids, g->ends.ids,          g->prompt};
+    const void *lists[] = {g->how.stop,
+                           g->how.stop_ids,
+                           g->how.processors.biased,
+                           g->how.processors.bias,
+                           g->how.processors.allowed,
+                           g->how.bad_words.num_ids,
+                           g->how.bad_words.ids,
+                           g->ends.ids,
+                           g->prompt};
     for (size_t i = 0; i < CR_COUNT(lists); i++)
         cr_free((void *)(uintptr_t)lists[i]);
     cr_free(g);

@@ -31,7 +31,7 @@ typedef struct cr_engine_limits {
     int64_t
         kv_bytes; /* most memory of the cache; 0: what max_running samples of max_model_len need */
     bool keeps_prefixes; /* between requests */
-    bool is_eager;       /* no step is recorded (recorded.c) */
+    bool is_eager;       /* no step is captured (graphs.c) */
 } cr_engine_limits;
 
 /* What log-probs are of: the model's softmax, or what was left to draw from after repetition penalty,
@@ -52,7 +52,8 @@ typedef struct cr_generating {
     float min_p;              /* 0: off */
     int64_t top_k;            /* <= 0: off */
     float repetition_penalty; /* 1: off */
-    cr_word_edits edits;    /* copied by submit; banned is set by the engine: see min_new_tokens */
+    cr_token_processors
+        processors;         /* copied by submit; banned is set by the engine: see min_new_tokens */
     cr_bad_words bad_words; /* copied by submit */
     bool has_ranks;         /* of the tokens: 1 + more likely ids */
     int64_t num_top; /* most likely ids at each token's place, with their log-probs; 0: none */
@@ -74,7 +75,7 @@ typedef struct cr_generating {
 
 /* Does a filter (top_k, top_p, min_p) leave fewer ids to draw from? Not in greedy samples. */
 bool cr_generating_has_filter(const cr_generating *how);
-/* CR_EARG: a setting that makes no sense. submit checks the same, and the ids of edits. */
+/* CR_EARG: a setting that makes no sense. submit checks the same, and the ids of processors. */
 CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
 
 typedef struct cr_new_token {
@@ -101,7 +102,7 @@ void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx
 CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
 /* What packed weights take on a device. */
 int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype);
-/* Recordings of steps that an engine keeps at most, on a device that has any. */
+/* Graphs of steps that an engine keeps at most, on a device that has any. */
 int64_t cr_engine_max_captured(const cr_model *model, bool is_eager);
 /* What gpu_memory_utilization (share) of a memory leaves for the cache beside the weights; negative: less than they
  * need. */

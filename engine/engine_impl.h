@@ -2,7 +2,7 @@
  *
  * engine.c       life, weights and cache; requests come in, samples go out; the lists of samples
  * engine_step.c  one step: who is taken in, blocks of the cache, the rows of a forward, tokens
- * recorded.c     steps of one row a sample, whose operations a device records
+ * graphs.c     steps of one row a sample, whose operations a device captures
  *
  * A sequence waits, then fills (chunks of its prompt and, after preemption, of its output are
  * computed), then runs (one row a step). A request's prompt is filled once: samples that are let in
@@ -80,14 +80,14 @@ typedef struct cri_seq_list {
     int64_t num;
 } cri_seq_list;
 
-/* Steps of one shape (recorded.c). */
-typedef struct cri_recorded {
+/* Steps of one shape (graphs.c). */
+typedef struct cri_step_graph {
     int64_t num_rows, max_blocks; /* 0: none yet */
     int adapter;
     uint64_t draw; /* key of its draw */
-    cr_recording *recording;
+    cr_graph *graph;
     uint64_t last_used; /* number of the step */
-} cri_recorded;
+} cri_step_graph;
 enum { CRI_MAX_CAPTURED = 32, CRI_ROW_STEP = 8 /* fewer rows than that are added to a step */ };
 
 /* What a lane does of a step. */
@@ -95,8 +95,8 @@ typedef struct cri_part {
     cr_stack *scratch;
     cr_pass_state *pass_state;
     int64_t row0, row1, pick0, pick1;
-    cri_recorded *
-        recorded; /* the step's, all of whose rows are picked; those after row1 belong to no sample. Or NULL */
+    cri_step_graph *
+        graph; /* the step's, all of whose rows are picked; those after row1 belong to no sample. Or NULL */
     int32_t *row_slot, *table; /* of its rows and their samples alone; grown */
     size_t capacity_rows, capacity_table;
 } cri_part;
@@ -127,9 +127,9 @@ struct cr_engine {
     cr_drawn *drawn;
     cr_mem *logits; /* [logits_rows, vocab] float32, grown */
     int64_t logits_rows;
-    cri_recorded recorded[CRI_MAX_CAPTURED];
-    cr_recorded_pass recorded_pass; /* of all of them */
-    uint64_t num_recorded_steps;
+    cri_step_graph graphs[CRI_MAX_CAPTURED];
+    cr_graph_pass graph_pass; /* of all of them */
+    uint64_t num_graph_steps;
     /* packed weights */
     struct {
         cr_mem *data;
@@ -167,10 +167,10 @@ void cri_drop_logits(cr_engine *e);
 
 /* How num samples draw their next token, and where their numbers go. */
 void cri_prepare_draws(cri_seq *const *seqs, int64_t num, cr_draw_row *rows, cr_drawn *out);
-/* What the step is recorded in, with rows added to those of its shape, and all rows put for their draws; NULL: it is not. */
-CR_MUST cr_status cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks,
-                                    cri_recorded **out, cr_err *err);
-void cri_recorded_drop(cr_engine *e); /* all */
+/* What the step is captured in, with rows added to those of its shape, and all rows put for their draws; NULL: it is not. */
+CR_MUST cr_status cri_graph_of_step(cr_engine *e, int64_t num_rows, int64_t num_picks,
+                                    cri_step_graph **out, cr_err *err);
+void cri_graphs_drop(cr_engine *e); /* all */
 
 /* before NULL: at the end. */
 void cri_seq_insert(cri_seq_list *l, cri_seq *s, cri_seq *before);

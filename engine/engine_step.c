@@ -352,7 +352,7 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
     cri_seq_insert(&e->finished, s, NULL);
 }
 
-/* Memory for num words of 4 bytes more. */
+/* Memory for num elements of 4 bytes more. */
 static void *next_top(cr_buf *buf, int64_t num)
 {
     size_t at = buf->num_bytes;
@@ -464,11 +464,11 @@ static cr_status grow_logits(cr_engine *e, int64_t rows, cr_err *err)
 /* Rows of a part, with those that are added. */
 static int64_t rows_of(const cri_part *own)
 {
-    return own->recorded ? own->recorded->num_rows : own->row1 - own->row0;
+    return own->graph ? own->graph->num_rows : own->row1 - own->row0;
 }
 
 /* The cache as a part's rows see it: their samples, numbered from 0, and as many blocks as the longest has. In a step that is
- * recorded all has the size that its shape says. */
+ * captured all has the size that its shape says. */
 static cr_kv_view view_of(const cr_engine *e, cri_part *own)
 {
     int64_t num_rows = rows_of(own), num_slots = 0, num_blocks = 1, num;
@@ -481,14 +481,13 @@ static cr_kv_view view_of(const cr_engine *e, cri_part *own)
         own->row_slot[r] = (int32_t)num_slots - 1;
         if (pos[r] / CR_KV_BLOCK >= num_blocks) num_blocks = pos[r] / CR_KV_BLOCK + 1;
     }
-    if (own->recorded) {
+    if (own->graph) {
         num_slots = num_rows;
-        num_blocks = own->recorded->max_blocks;
+        num_blocks = own->graph->max_blocks;
     }
     num = num_slots * num_blocks;
     own->table = cr_reserve(own->table, &own->capacity_table, (size_t)num, sizeof *own->table);
-    if (own->recorded)
-        memset(own->table, 0, (size_t)num * sizeof *own->table); /* has unused rows */
+    if (own->graph) memset(own->table, 0, (size_t)num * sizeof *own->table); /* has unused rows */
     for (int64_t r = 0; r < num_rows; r++)
         if (r == 0 || slot[r] != slot[r - 1])
             memcpy(own->table + own->row_slot[r] * num_blocks, e->table + slot[r] * e->max_blocks,
@@ -510,22 +509,22 @@ static cr_status queue_draws(void *ctx, cr_err *err)
     return cr_draw(d->dev, &d->args, err);
 }
 
-/* Forward and draws of a step that is recorded, queued at once. */
-static cr_status run_recorded(cr_engine *e, cr_pass *pass, const cri_part *own, cr_err *err)
+/* Forward and draws of a step that is captured, queued at once. */
+static cr_status graph_run(cr_engine *e, cr_pass *pass, const cri_part *own, cr_err *err)
 {
     step_draws all = {pass->dev,
                       {.logits = e->logits,
-                       .num_rows = own->recorded->num_rows,
+                       .num_rows = own->graph->num_rows,
                        .vocab_size = e->model->config.vocab_size,
                        .rows = e->draw_rows,
                        .out = e->drawn,
                        .part = CR_DRAW_QUEUE}};
 
-    pass->recorded = &e->recorded_pass;
-    e->recorded_pass.recording = &own->recorded->recording;
-    e->recorded_pass.key = own->recorded->draw;
-    e->recorded_pass.then = queue_draws;
-    e->recorded_pass.ctx = &all;
+    pass->graph = &e->graph_pass;
+    e->graph_pass.graph = &own->graph->graph;
+    e->graph_pass.key = own->graph->draw;
+    e->graph_pass.then = queue_draws;
+    e->graph_pass.ctx = &all;
     CR_TRY(cr_model_logits(e->model, pass, e->pick, all.args.num_rows, e->logits, err));
     all.args.part = CR_DRAW_TAKE;
     CR_TRY(cr_draw(pass->dev, &all.args, err));
@@ -555,7 +554,7 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
                     .kv = &kv,
                     .adapter = e->adapter};
 
-    if (own->recorded) return run_recorded(e, &pass, own, err);
+    if (own->graph) return graph_run(e, &pass, own, err);
     for (int64_t i = pick0; i < own->pick1; i++)
         e->pick[i] -= (int32_t)row0;
     CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
@@ -602,16 +601,16 @@ static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
 static cr_status run_forward(cr_engine *e, int64_t *rows, cr_err *err)
 {
     int64_t num_picks, num_rows;
-    cri_recorded *recorded;
+    cri_step_graph *graph;
     int num_parts;
 
     CR_TRY(plan_rows(e, &num_rows, &num_picks, err));
     *rows = num_rows;
     if (num_rows == 0) return CR_OK;
-    CR_TRY(cri_recorded_step(e, num_rows, num_picks, &recorded, err));
-    e->parts[0].recorded = recorded;
-    CR_TRY(grow_logits(e, recorded ? recorded->num_rows : num_picks, err));
-    num_parts = recorded ? whole_step(e, num_rows, num_picks) : cut_step(e, num_rows, num_picks);
+    CR_TRY(cri_graph_of_step(e, num_rows, num_picks, &graph, err));
+    e->parts[0].graph = graph;
+    CR_TRY(grow_logits(e, graph ? graph->num_rows : num_picks, err));
+    num_parts = graph ? whole_step(e, num_rows, num_picks) : cut_step(e, num_rows, num_picks);
     if (num_parts == 1)
         CR_TRY(run_part(e, 0, e->dev, err));
     else

@@ -35,7 +35,7 @@ static int by_id(const void *a, const void *b)
 bool cr_any_id_left(const cr_generating *how, const cr_ends *ends, int64_t vocab_size)
 {
     const cr_bad_words *bad = &how->bad_words;
-    const cr_word_edits *e = &how->edits;
+    const cr_token_processors *e = &how->processors;
     size_t num = how->min_new_tokens > 0 ? ends->num : 0, at = 0;
     int32_t *banned = CR_NEW_ARRAY(int32_t, num + bad->num);
     bool is_left = false;
@@ -63,10 +63,10 @@ static cr_status check_ids(const char *what, const int32_t *ids, size_t num, int
     return CR_OK;
 }
 
-cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t vocab_size,
-                         cr_err *err)
+cr_status cr_processors_check(const cr_generating *how, const cr_ends *ends, int64_t vocab_size,
+                              cr_err *err)
 {
-    const cr_word_edits *e = &how->edits;
+    const cr_token_processors *e = &how->processors;
 
     CR_TRY(check_ids("logit_bias", e->biased, e->num_biased, vocab_size, err));
     CR_TRY(check_ids("allowed ids", e->allowed, e->num_allowed, vocab_size, err));
@@ -103,11 +103,11 @@ cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float 
                        .u = u,
                        .history = {prompt, output},
                        .num_history = {num_prompt, num_output},
-                       .edits = how->edits};
+                       .processors = how->processors};
 
     if ((int64_t)num_output < how->min_new_tokens) {
-        row.edits.banned = ends->ids;
-        row.edits.num_banned = ends->num;
+        row.processors.banned = ends->ids;
+        row.processors.num_banned = ends->num;
     }
     return row;
 }
@@ -118,14 +118,14 @@ void cr_draw_row_ban_words(cr_draw_row *row, const cr_generating *how, int32_t *
     const int32_t *word = bad->ids, *end = row->history[1];
     size_t num_output = row->num_history[1];
 
-    if (row->edits.num_banned)
-        memcpy(memory, row->edits.banned, row->edits.num_banned * sizeof *memory);
-    row->edits.banned = memory;
+    if (row->processors.num_banned)
+        memcpy(memory, row->processors.banned, row->processors.num_banned * sizeof *memory);
+    row->processors.banned = memory;
     if (num_output) end += num_output;
     for (size_t i = 0; i < bad->num; word += bad->num_ids[i++]) {
         size_t before = (size_t)bad->num_ids[i] - 1;
         if (before <= num_output &&
             (before == 0 || memcmp(end - before, word, before * sizeof *word) == 0))
-            memory[row->edits.num_banned++] = word[before];
+            memory[row->processors.num_banned++] = word[before];
     }
 }

@@ -16,9 +16,9 @@ size_t cr_bad_words_num_ids(const cr_bad_words *words); /* of all together */
 /* Is an id left to draw at every place: one that is allowed, ends no sample (before min_new_tokens) and is the last of no
  * bad word? */
 bool cr_any_id_left(const cr_generating *how, const cr_ends *ends, int64_t vocab_size);
-/* CR_EARG: an id of how->edits or of how->bad_words is outside the vocabulary, or no id is left to draw. */
-CR_MUST cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t vocab_size,
-                                 cr_err *err);
+/* CR_EARG: an id of how->processors or of how->bad_words is outside the vocabulary, or no id is left to draw. */
+CR_MUST cr_status cr_processors_check(const cr_generating *how, const cr_ends *ends,
+                                      int64_t vocab_size, cr_err *err);
 
 /* The number in [0, 1) that draws the token at `position` of a sequence, counted from the prompt's first token: a turn that goes on
  * from ids that were drawn before draws anew, and what is continued draws what the whole would have drawn. */
@@ -29,7 +29,7 @@ cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float 
                            const int32_t *prompt, size_t num_prompt, const int32_t *output,
                            size_t num_output);
 /* Also ban the last id of each of how->bad_words whose other ids the output of `row` ends with. memory
- * [row->edits.num_banned + how->bad_words.num] is borrowed by the row. */
+ * [row->processors.num_banned + how->bad_words.num] is borrowed by the row. */
 void cr_draw_row_ban_words(cr_draw_row *row, const cr_generating *how, int32_t *memory);
 
 #endif

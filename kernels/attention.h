@@ -1,5 +1,5 @@
 /* attention.h -- attention over packed sequences (causal, or over all of each) and over a paged KV cache,
- * and drawing words from logits (the vocabulary head is in heads.h).
+ * and drawing tokens from logits (the vocabulary head is in heads.h).
  *
  * Attention is computed row by row of q over key tiles of CR_KV_BLOCK positions counted from the
  * start of the sequence, with an online softmax in float32. The cache holds its blocks in the very
@@ -77,15 +77,15 @@ typedef struct cr_attention_cached_args {
     cr_qk_heads_args heads; /* q_in NULL: q and k are ready */
 } cr_attention_cached_args;
 
-/* Changes of single logits; {0}: none. Host memory, read when the call returns. */
-typedef struct cr_word_edits {
+/* Logits processors of single ids of one row; {0}: none. Host memory, read when the call returns. */
+typedef struct cr_token_processors {
     const int32_t *biased; /* ids, each once */
     const float *bias;     /* [num_biased] is added to their logits */
     size_t num_biased;
     float presence, frequency; /* subtracted if the response has the id; for each time it has */
     const int32_t *allowed, *banned; /* other ids, these ids cannot be drawn; one must be left */
     size_t num_allowed, num_banned;  /* num_allowed 0: all are allowed */
-} cr_word_edits;
+} cr_token_processors;
 
 /* How one row is drawn from, in the order of Hugging Face's processors and of vLLM: bias, penalty on the ids of
  * `history` (z < 0: z p, else z / p; once an id), frequency and presence penalties on the ids of history[1], allowed and
@@ -96,27 +96,27 @@ typedef struct cr_draw_row {
     float penalty;      /* 1: off */
     float top_p, min_p; /* 1, 0: off */
     int64_t top_k;      /* <= 0: off */
-    bool is_raw;     /* numbers are of the softmax of the logits: no edits, temperature, filters */
-    bool has_rank;   /* cr_drawn has the rank, */
-    int64_t num_top; /* and this number of the most likely ids; 0: none */
-    float u;         /* in [0, 1) */
+    bool is_raw; /* numbers are of the softmax of the logits: no processors, temperature, filters */
+    bool has_rank;             /* cr_drawn has the rank, */
+    int64_t num_top;           /* and this number of the most likely ids; 0: none */
+    float u;                   /* in [0, 1) */
     const int32_t *history[2]; /* host, read when the call returns: prompt and response */
     size_t num_history[2];
-    cr_word_edits edits;
+    cr_token_processors processors;
 } cr_draw_row;
 
 typedef struct cr_drawn {
-    int32_t id;           /* -1: the logits are not finite; nothing else is meant then */
-    float log_prob;       /* the bits that cr_head computes for the same row with the same edits */
-    float log_mass;       /* log of the probability of the kept ids before the filters */
-    size_t num_kept;      /* 0: all ids, or is_raw, as is log_mass then */
-    cr_buf *kept;         /* int32 the kept ids are appended, ascending; in: borrowed, or NULL */
-    int32_t rank;         /* as cr_head's; 0: not wanted */
-    int32_t *top_ids;     /* [num_top] in: borrowed; as cr_head's */
+    int32_t id;       /* -1: the logits are not finite; nothing else is meant then */
+    float log_prob;   /* the bits that cr_head computes for the same row with the same processors */
+    float log_mass;   /* log of the probability of the kept ids before the filters */
+    size_t num_kept;  /* 0: all ids, or is_raw, as is log_mass then */
+    cr_buf *kept;     /* int32 the kept ids are appended, ascending; in: borrowed, or NULL */
+    int32_t rank;     /* as cr_head's; 0: not wanted */
+    int32_t *top_ids; /* [num_top] in: borrowed; as cr_head's */
     float *top_log_probs; /* [num_top] the same; -INFINITY: an id that cannot be drawn */
 } cr_drawn;
 
-/* On a device that records: PUT keeps the rows for QUEUE, work of dev's stream that may be recorded; TAKE waits. Arguments are the same thrice. */
+/* On a device with graphs: PUT keeps the rows for QUEUE, work of dev's stream that may be captured; TAKE waits. Arguments are the same thrice. */
 typedef enum cr_draw_part { CR_DRAW_ALL, CR_DRAW_PUT, CR_DRAW_QUEUE, CR_DRAW_TAKE } cr_draw_part;
 /* One id for each row of logits. */
 typedef struct cr_draw_args {

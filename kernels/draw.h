@@ -9,9 +9,9 @@
 #define CRI_BANNED     (-1e30f)
 #define CRI_MAX_BANNED (-1e20f)
 
-static inline bool cri_draw_has_edit(const cr_draw_row *row)
+static inline bool cri_draw_has_processor(const cr_draw_row *row)
 {
-    const cr_word_edits *e = &row->edits;
+    const cr_token_processors *e = &row->processors;
 
     return row->penalty != 1 || e->presence != 0 || e->frequency != 0 || e->num_biased ||
            e->num_allowed || e->num_banned;

@@ -33,11 +33,11 @@ typedef struct cr_qk_heads_args {
 
 /* ---- the vocabulary head ---- */
 
-/* What sampling makes of rows of logits before it draws: ids of a row's history are penalised (z < 0: z p, else z / p),
+/* Logits processors of rows, what sampling makes of logits before it draws: ids of a row's history are penalised (z < 0: z p, else z / p),
  * all are divided by the temperature, and only the kept ids can be drawn. Log-probs, entropies and gradients are those of
  * that distribution; which ids are kept does not move with the logits. Borrowed. Arrays are host memory and have an
- * element a row; a pass uploads them as cr_row_edits_mem. */
-typedef struct cr_row_edits {
+ * element a row; a pass uploads them as cr_row_processors_mem. */
+typedef struct cr_row_processors {
     float temperature, penalty; /* above 0; 1: off */
     const float *temperatures;  /* of each row, instead; NULL: the same for all */
     const size_t *kept_first;   /* into kept_ids; NULL: every row keeps all ids */
@@ -47,14 +47,14 @@ typedef struct cr_row_edits {
     const int32_t *seen_until;            /* and up to which place it had come */
     const size_t *seen_first;             /* [lists + 1] */
     const int32_t *seen_ids, *seen_place; /* of a list: ids ascending, and where each was first */
-} cr_row_edits;
+} cr_row_processors;
 /* The same in memory of the device. */
-typedef struct cr_row_edits_mem {
+typedef struct cr_row_processors_mem {
     float temperature, penalty;
     const cr_mem *temperatures;
     const cr_mem *kept_first; /* size_t, as is seen_first */
     const cr_mem *kept_num, *kept_ids, *seen_list, *seen_until, *seen_first, *seen_ids, *seen_place;
-} cr_row_edits_mem;
+} cr_row_processors_mem;
 
 /* Vocabulary head on R rows: z = x W^T in float32, tile by tile of the vocabulary (fixed tiles).
  * log_prob = z[label] - lse, entropy = lse - sum(p z). Every output may be NULL. */
@@ -63,37 +63,37 @@ typedef struct cr_head_args {
     const cr_weight *w;   /* [V, h] */
     const cr_mem *labels; /* [R] */
     int64_t num_rows;
-    cr_mem *log_prob, *entropy;    /* [R] float32 */
-    cr_mem *lse, *mean_z;          /* [R] float32, saved for backward: logsumexp and sum(p z) */
-    const cr_row_edits_mem *edits; /* z is what they make of the logits; NULL: the logits */
-    /* More of each row, with the log-probs of the same z and log-sum (equal bits for one word). */
-    cr_mem *rank;    /* [R] int32: 1 + words whose z is above that of the label */
-    int64_t num_top; /* the words with the largest z, falling; of equal ones the lower id first */
+    cr_mem *log_prob, *entropy; /* [R] float32 */
+    cr_mem *lse, *mean_z;       /* [R] float32, saved for backward: logsumexp and sum(p z) */
+    const cr_row_processors_mem *processors; /* z is after them; NULL: none */
+    /* More of each row, with the log-probs of the same z and log-sum (equal bits for one token). */
+    cr_mem *rank;    /* [R] int32: 1 + tokens whose z is above that of the label */
+    int64_t num_top; /* the tokens with the largest z, falling; of equal ones the lower id first */
     cr_mem *top_ids,
-        *top_log_prob; /* [R, num_top] int32, float32; -1, -inf: no more words are kept */
+        *top_log_prob; /* [R, num_top] int32, float32; -1, -inf: no more tokens are kept */
     int64_t num_chosen;
     const cr_mem *chosen_ids; /* [R, num_chosen] int32 below V; -1: none */
-    cr_mem *chosen_log_prob;  /* [R, num_chosen] float32; -inf: none, or not a kept word */
+    cr_mem *chosen_log_prob;  /* [R, num_chosen] float32; -inf: none, or not a kept token */
 } cr_head_args;
 
-/* A loss over words of a row: what it adds to dz of each of fwd.num_chosen words, which fwd.chosen_ids has at most once in a row
+/* A loss over tokens of a row: what it adds to dz of each of fwd.num_chosen tokens, which fwd.chosen_ids has at most once in a row
  * (-1: none), and to all others rest e^(z / temperature - log_sum). */
-typedef struct cr_head_words {
+typedef struct cr_head_chosen {
     const cr_mem *dz;      /* [R, num_chosen] float32 */
     const cr_mem *rest;    /* [R] float32 */
     const cr_mem *log_sum; /* [R] float32: of z / temperature */
     float temperature;
-} cr_head_words;
+} cr_head_chosen;
 
 /* dx[R, h] overwritten (act dtype), dw[V, h] += (float32, NULL if frozen); logits are recomputed
- * tile by tile: dz = g_log_prob (1[v = label] - p) - g_entropy p (z - mean_z), and what `words` adds. */
+ * tile by tile: dz = g_log_prob (1[v = label] - p) - g_entropy p (z - mean_z), and what `tokens` adds. */
 typedef struct cr_head_grad_args {
     cr_head_args
-        fwd; /* x, w, labels, lse, mean_z; with words chosen_ids and chosen_log_prob, no edits */
+        fwd; /* x, w, labels, lse, mean_z; with tokens chosen_ids and chosen_log_prob, no processors */
     const cr_mem *grad_log_prob, *grad_entropy; /* [R] float32; grad_entropy may be NULL */
     cr_mem *dx;
     cr_mem *dw;
-    const cr_head_words *words; /* NULL: none */
+    const cr_head_chosen *chosen; /* NULL: none */
 } cr_head_grad_args;
 
 /* For generation: the logits that cr_head reduces, with the same bits. */
@@ -104,12 +104,12 @@ typedef struct cr_logits_args {
     cr_mem *logits; /* [R, V] float32 */
 } cr_logits_args;
 
-/* log_prob of labels and entropy from rows of logits, with cr_head's edits, tiles and order. */
+/* log_prob of labels and entropy from rows of logits, with cr_head's processors, tiles and order. */
 typedef struct cr_logits_log_prob_args {
     const cr_mem *logits; /* [R, V] float32 */
     int64_t num_rows, vocab_size;
     const cr_mem *labels; /* [R] */
-    const cr_row_edits_mem *edits;
+    const cr_row_processors_mem *processors;
     float *log_prob, *entropy; /* [R] host, or NULL */
 } cr_logits_log_prob_args;
 

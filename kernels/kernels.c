@@ -367,13 +367,13 @@ static cr_status check_attention_cached(const cr_attention_cached_args *a, work 
     return check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err);
 }
 
-static cr_status check_edits(const char *what, const cr_row_edits_mem *e, cr_err *err)
+static cr_status check_processors(const char *what, const cr_row_processors_mem *e, cr_err *err)
 {
     if (!e || (e->temperature > 0 && e->penalty > 0 && (e->penalty == 1 || e->seen_list)))
         return CR_OK;
     return cr_fail(err, CR_EARG, "%s: rows of temperature %g and repetition penalty %g%s", what,
                    (double)e->temperature, (double)e->penalty,
-                   e->seen_list ? "" : " without their words");
+                   e->seen_list ? "" : " without their tokens");
 }
 
 static cr_status check_head(const cr_head_args *a, work *w, cr_err *err)
@@ -381,22 +381,22 @@ static cr_status check_head(const cr_head_args *a, work *w, cr_err *err)
     *w = product(a->num_rows, a->w, 1);
     CR_TRY(check_weight("head", a->w, err));
     if (a->num_top < 0 || a->num_top > a->w->num_rows || a->num_chosen < 0)
-        return cr_fail(err, CR_EARG, "head: the %lld largest and %lld chosen of %lld words",
+        return cr_fail(err, CR_EARG, "head: the %lld largest and %lld chosen of %lld tokens",
                        (long long)a->num_top, (long long)a->num_chosen, (long long)a->w->num_rows);
-    return check_edits("head", a->edits, err);
+    return check_processors("head", a->processors, err);
 }
 
 static cr_status check_head_grad(const cr_head_grad_args *a, work *w, cr_err *err)
 {
     *w = product(a->fwd.num_rows, a->fwd.w, 2 + (a->dw != NULL));
     CR_TRY(check_weight("head_grad", a->fwd.w, err));
-    CR_TRY(check_edits("head_grad", a->fwd.edits, err));
+    CR_TRY(check_processors("head_grad", a->fwd.processors, err));
     if (!a->fwd.lse || !a->fwd.mean_z)
         return cr_fail(err, CR_EARG, "head_grad needs lse and mean_z of its forward");
-    if (a->words && (a->fwd.edits || a->fwd.num_chosen < 1 || !(a->words->temperature > 0)))
-        return cr_fail(err, CR_EARG, "head_grad: %lld words at temperature %g%s",
-                       (long long)a->fwd.num_chosen, (double)a->words->temperature,
-                       a->fwd.edits ? ", with edits" : "");
+    if (a->chosen && (a->fwd.processors || a->fwd.num_chosen < 1 || !(a->chosen->temperature > 0)))
+        return cr_fail(err, CR_EARG, "head_grad: %lld tokens at temperature %g%s",
+                       (long long)a->fwd.num_chosen, (double)a->chosen->temperature,
+                       a->fwd.processors ? ", with processors" : "");
     return CR_OK;
 }
 
@@ -418,7 +418,7 @@ static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
             return cr_fail(err, CR_EARG, "draw: row %lld has temperature %g, penalty %g",
                            (long long)r, (double)row->temperature, (double)row->penalty);
         if (row->num_top < 0 || row->num_top > a->vocab_size)
-            return cr_fail(err, CR_EARG, "draw: the %lld largest of %lld words",
+            return cr_fail(err, CR_EARG, "draw: the %lld largest of %lld tokens",
                            (long long)row->num_top, (long long)a->vocab_size);
     }
     return CR_OK;
@@ -427,7 +427,7 @@ static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
 static cr_status check_logits_log_prob(const cr_logits_log_prob_args *a, work *w, cr_err *err)
 {
     *w = cells(a->num_rows, a->vocab_size, 0, sizeof(float));
-    return check_edits("logits_log_prob", a->edits, err);
+    return check_processors("logits_log_prob", a->processors, err);
 }
 
 /* ---- experts ---- */

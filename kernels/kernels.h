@@ -15,7 +15,7 @@
  * Shapes: T tokens of packed sequences (no padding), h hidden, H query heads, K kv heads, D head dimension, V vocabulary. All matrices are
  * row-major and contiguous. `act` dtype is that of the activations (CR_F32, CR_BF16 or CR_F16). Every tensor and every array of indices is
  * device memory (cr_mem, memory.h; indices are int32 and in range); numbers that follow from indices, and that a launch or the count of FLOPs
- * needs, come beside them. Structs that an argument points to (cr_weight, cr_row_edits_mem) have been read when the call returns. Results in
+ * needs, come beside them. Structs that an argument points to (cr_weight, cr_row_processors_mem) have been read when the call returns. Results in
  * host memory (double *, float *) are there when the call returns.
  * Threads: one caller a device. Errors: shapes and dtypes are checked here (CR_EARG), devices do not check again; what one lacks is CR_EABSENT.
  */

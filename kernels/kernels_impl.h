@@ -21,10 +21,10 @@ void cri_forget(cr_device *dev, cr_mem *mem, size_t num_bytes);
 /* memory of a device that computes in the host's */
 cr_status cri_host_memory(const cr_device *dev, cr_device_memory *out, cr_err *err);
 
-/* run_recorded and drop_recording of a device without recordings */
-cr_status cri_call_work(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
-                        void *ctx, cr_err *err);
-void cri_no_recording(cr_device *dev, cr_recording *recording);
+/* graph_run and graph_destroy of a device without graphs */
+cr_status cri_call_work(cr_device *dev, cr_graph **graph, uint64_t key, cr_work work, void *ctx,
+                        cr_err *err);
+void cri_no_graph(cr_device *dev, cr_graph *graph);
 
 /* Where a stream had come: `position` is the device's. */
 struct cr_event {
@@ -90,9 +90,9 @@ typedef struct cr_kernels {
     cr_status (*record)(cr_device *dev, cr_event *event, cr_err *err);
     cr_status (*wait)(cr_device *dev, cr_event *event, cr_err *err);
     cr_status (*is_over)(cr_device *dev, const cr_event *event, bool *out, cr_err *err);
-    cr_status (*run_recorded)(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
-                              void *ctx, cr_err *err);
-    void (*drop_recording)(cr_device *dev, cr_recording *recording);
+    cr_status (*graph_run)(cr_device *dev, cr_graph **graph, uint64_t key, cr_work work, void *ctx,
+                           cr_err *err);
+    void (*graph_destroy)(cr_device *dev, cr_graph *graph);
     /* host memory, and its copies */
     cr_status (*host_alloc)(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
     void (*host_release)(cr_device *dev, cr_mem *ptr, size_t num_bytes);

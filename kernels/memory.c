@@ -383,36 +383,36 @@ void cr_cast_host(cr_dtype to, void *dst, cr_dtype from, const void *src, size_t
     CR_CHECK(cri_cpu_best()->cast(NULL, &a, &err) == CR_OK, "%s", err.msg);
 }
 
-/* ---- recordings ---- */
+/* ---- graphs ---- */
 
-cr_status cri_call_work(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
-                        void *ctx, cr_err *err)
+cr_status cri_call_work(cr_device *dev, cr_graph **graph, uint64_t key, cr_work work, void *ctx,
+                        cr_err *err)
 {
     (void)dev;
-    (void)recording;
+    (void)graph;
     (void)key;
     return work(ctx, err);
 }
 
-void cri_no_recording(cr_device *dev, cr_recording *recording)
+void cri_no_graph(cr_device *dev, cr_graph *graph)
 {
-    CR_CHECK(!recording, "device %s has no recordings", dev->kernels->name);
+    CR_CHECK(!graph, "device %s has no graphs", dev->kernels->name);
 }
 
-bool cr_device_records(const cr_device *dev)
+bool cr_device_has_graphs(const cr_device *dev)
 {
-    return dev->kernels->run_recorded != cri_call_work;
+    return dev->kernels->graph_run != cri_call_work;
 }
 
-cr_status cr_run_recorded(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
-                          void *ctx, cr_err *err)
+cr_status cr_graph_run(cr_device *dev, cr_graph **graph, uint64_t key, cr_work work, void *ctx,
+                       cr_err *err)
 {
-    return dev->kernels->run_recorded(dev, recording, key, work, ctx, err);
+    return dev->kernels->graph_run(dev, graph, key, work, ctx, err);
 }
 
-void cr_recording_destroy(cr_device *dev, cr_recording *recording)
+void cr_graph_destroy(cr_device *dev, cr_graph *graph)
 {
-    if (recording) dev->kernels->drop_recording(dev, recording);
+    if (graph) dev->kernels->graph_destroy(dev, graph);
 }
 
 /* ---- stacks ---- */

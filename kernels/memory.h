@@ -52,7 +52,7 @@ void cr_device_drop_scratch(cr_device *dev);
 /* Of all streams together. */
 typedef struct cr_device_stats {
     size_t bytes_now, bytes_peak, host_bytes_now; /* cr_host_alloc */
-    int64_t num_replayed; /* recordings that were queued instead of a call */
+    int64_t num_graph_launches;                   /* graphs that were queued instead of a call */
     /* multiply-add = 2, attention in both; moved_bytes: of operations that are no products and no attention */
     double flops, attention_flops, moved_bytes;
     int64_t max_elems; /* of one array of an operation, by its sizes: its largest index + 1 */
@@ -165,20 +165,20 @@ static inline void *cr_mem_to_host(const cr_mem *mem)
     return (void *)(uintptr_t)mem;
 }
 
-/* ---- recordings ---- */
+/* ---- graphs ---- */
 
-/* What one function queues on one device, kept to be queued again at once, without calling it (CUDA: a graph). Good while the same key says
+/* What one function queues on one device, kept to be queued again at once, without calling it (a CUDA graph). Good while the same key says
  * that it would queue the same operations with the same arguments, and no memory of the device was freed. */
-typedef struct cr_recording cr_recording;
+typedef struct cr_graph cr_graph;
 typedef cr_status (*cr_work)(void *ctx, cr_err *err);
-/* false: cr_run_recorded is a call of work. */
-bool cr_device_records(const cr_device *dev);
-/* Queue on dev's stream what work(ctx) queues. With a new key, or after memory was freed, work is called; the next time, too, and recorded; from then
- * on the recording is queued, and not counted in the stats. While it is recorded work uses no other stream, and waits, allocation and copies that are
- * not asynchronous are refused (CR_EARG). No memory for a recording: a warning, and work is called. *recording: NULL at first. */
-CR_MUST cr_status cr_run_recorded(cr_device *dev, cr_recording **recording, uint64_t key,
-                                  cr_work work, void *ctx, cr_err *err);
-void cr_recording_destroy(cr_device *dev, cr_recording *recording); /* accepts NULL */
+/* false: cr_graph_run is a call of work. */
+bool cr_device_has_graphs(const cr_device *dev);
+/* Queue on dev's stream what work(ctx) queues. With a new key, or after memory was freed, work is called; the next time, too, and captured; from then
+ * on the graph is queued, and not counted in the stats. While it is captured work uses no other stream, and waits, allocation and copies that are
+ * not asynchronous are refused (CR_EARG). No memory for a graph: a warning, and work is called. *graph: NULL at first. */
+CR_MUST cr_status cr_graph_run(cr_device *dev, cr_graph **graph, uint64_t key, cr_work work,
+                               void *ctx, cr_err *err);
+void cr_graph_destroy(cr_device *dev, cr_graph *graph); /* accepts NULL */
 
 /* ---- stacks ---- */
 

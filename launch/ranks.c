@@ -385,13 +385,13 @@ cr_status cr_ranks_join(cr_err *err)
 bool cr_ranks_leave(int code, const cr_err *failure)
 {
     struct rank0_end end;
-    bool is_told;
+    bool wants_terms;
 
     memset(&end, 0, sizeof end); /* gaps, too */
     end.code = code;
     end.failure = *failure;
-    is_told = launcher >= 0 && send(launcher, &end, sizeof end, MSG_NOSIGNAL) == sizeof end;
+    wants_terms = launcher >= 0 && send(launcher, &end, sizeof end, MSG_NOSIGNAL) == sizeof end;
     if (launcher >= 0) close(launcher);
     launcher = -1;
-    return is_told;
+    return wants_terms;
 }

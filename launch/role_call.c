@@ -75,12 +75,12 @@ cr_status cr_role_call_read(cr_role_call *call, const char *name, cr_batch_colum
     return CR_OK;
 }
 
-cr_status cr_role_call_read_words(cr_role_call *call, size_t num, bool is_state, cr_err *err)
+cr_status cr_role_call_read_teacher(cr_role_call *call, size_t num, bool is_state, cr_err *err)
 {
     for (int part = 0; part < call->deal.num; part++)
-        CR_TRY(cr_sample_batch_read_words(call->batch, &call->deal, part,
-                                          &call->replies[part * call->num_each], num, is_state,
-                                          err));
+        CR_TRY(cr_sample_batch_read_teacher(call->batch, &call->deal, part,
+                                            &call->replies[part * call->num_each], num, is_state,
+                                            err));
     return CR_OK;
 }
 

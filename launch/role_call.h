@@ -38,9 +38,9 @@ CR_MUST cr_status cr_role_call_run(cr_run *run, cr_role_call *call, cr_err *err)
 /* The array `name` of the replies, a number for each response token, into a column of the batch. */
 CR_MUST cr_status cr_role_call_read(cr_role_call *call, const char *name, cr_batch_column column,
                                     cr_err *err);
-/* num words of each token of the replies, or numbers of its state, into the batch. */
-CR_MUST cr_status cr_role_call_read_words(cr_role_call *call, size_t num, bool is_state,
-                                          cr_err *err);
+/* num ids of each token of the replies, or numbers of its state, into the batch. */
+CR_MUST cr_status cr_role_call_read_teacher(cr_role_call *call, size_t num, bool is_state,
+                                            cr_err *err);
 /* What the replies to train_step, sft_step, dpo_step or distill_step add up to, a part of the batch each, added to *sums. */
 CR_MUST cr_status cr_role_call_add_sums(const cr_role_call *call, cr_train_sums *sums, cr_err *err);
 void cr_role_call_free(cr_role_call *call);

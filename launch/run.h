@@ -59,8 +59,8 @@ typedef struct cr_run {
     void *on_wait_context;
     int64_t end_step; /* the last step is the one before it */
     /* what is done to recorded samples (rollouts_from) before they are learned, or NULL */
-    cr_status (*edit)(void *context, struct cr_rollout *rollout, cr_err *err);
-    void *edit_context;
+    cr_status (*change)(void *context, struct cr_rollout *rollout, cr_err *err);
+    void *change_context;
     /* of the last step (pipelines/why/) */
     bool has_terms;       /* terms/ are written */
     const uint64_t *only; /* the sample whose gradient alone is derived; NULL: all */

@@ -304,7 +304,7 @@ static void add_head(cr_model *model, cri_root *root, cr_head_kind kind)
     }
     root->head = cri_linear_add(root->language ? root->language : model->root, "lm_head",
                                 c->hidden_size, c->vocab_size, false);
-    root->head_ops = &cri_words_head_ops;
+    root->head_ops = &cri_vocab_head_ops;
     root->head->is_lm_head = true;
     if (c->is_tied) tie(root->head->weight, root->embed->weight);
 }

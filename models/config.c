@@ -191,7 +191,7 @@ cr_status cri_json_only(const json_t *o, const char *key, const char *only, cr_e
 
 /* ---- parts of config.json ---- */
 
-/* A value head may begin with the weights below a head for words, and with those of a reward model. */
+/* A value head may begin with the weights below a language-model head, and with those of a reward model. */
 static bool has_base(const char *architecture, const cri_family *family)
 {
     size_t num = strlen(family->prefix);

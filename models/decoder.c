@@ -269,7 +269,7 @@ static cr_status check_outputs(const cr_model *model, const cri_head *h, const c
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
         if (out->of[i] && !cr_model_gives(model, (cr_output)i))
             return cr_fail(err, CR_EARG, "a %s gives no output %d", model->config.architecture, i);
-    if (!root->head_ops->has_words &&
+    if (!root->head_ops->has_logits &&
         (out->rank || out->num_top || out->num_candidates || out->draw))
         return cr_fail(err, CR_EARG, "a %s has no logits", model->config.architecture);
     if (out->num_top < 0 || out->num_top > vocab || out->num_candidates < 0)
@@ -432,7 +432,7 @@ cr_status cr_model_forward(const cr_model *model, cr_pass *p, const cr_outputs *
     return status;
 }
 
-/* What run_forward works on, for a recording. */
+/* What run_forward works on, for a graph. */
 typedef struct forward_work {
     const cr_model *model;
     cr_pass *pass;
@@ -442,7 +442,7 @@ typedef struct forward_work {
 static cr_status do_forward(void *ctx, cr_err *err)
 {
     const forward_work *w = ctx;
-    const cr_recorded_pass *r = w->pass->recorded;
+    const cr_graph_pass *r = w->pass->graph;
     const cri_staging *arrays = &w->pass->state->staging;
 
     CR_TRY(cr_upload_async(w->pass->dev, arrays->all, r->host, arrays->num_bytes, err));
@@ -475,9 +475,9 @@ static uint64_t key_of(const cr_model *model, const cr_pass *p, const cr_mem *lo
     add_to_key(&key, (uint64_t)p->state->head.num_rows);
     add_to_key(&key, (uint64_t)(p->kv ? p->kv->max_blocks : 0));
     add_to_key(&key, cr_stack_reserved_bytes(p->scratch));
-    add_to_key(&key, p->recorded->key);
+    add_to_key(&key, p->graph->key);
     add_to_key(&key, arrays->num_bytes);
-    add_address(&key, p->recorded->host);
+    add_address(&key, p->graph->host);
     add_address(&key, logits);
     for (int i = 0; i < arrays->num; i++)
         add_address(&key, *arrays->item[i].to);
@@ -508,11 +508,11 @@ cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows
     p->state->head.rows = rows;
     p->state->head.num_rows = num_rows;
     CR_TRY_GOTO(out, start_pass(model, p, err));
-    if (p->recorded) {
+    if (p->graph) {
         forward_work work = {model, p, &want};
-        CR_CHECK(!p->hooks && !p->batch->vision, "a pass with hooks or images is recorded");
-        CR_TRY_GOTO(out, cr_run_recorded(p->dev, p->recorded->recording, key_of(model, p, logits),
-                                         do_forward, &work, err));
+        CR_CHECK(!p->hooks && !p->batch->vision, "a pass with hooks or images is captured");
+        CR_TRY_GOTO(out, cr_graph_run(p->dev, p->graph->graph, key_of(model, p, logits), do_forward,
+                                      &work, err));
     } else {
         CR_TRY_GOTO(out, run_forward(model, p, &want, err));
     }

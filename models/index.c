@@ -20,14 +20,13 @@ static void stage(cri_staging *s, const cr_mem **to, const void *array, size_t n
 }
 
 /* Numbers of 4 bytes. */
-static void stage_words(cri_staging *s, const cr_mem **to, const void *array, int64_t num)
+static void stage_array(cri_staging *s, const cr_mem **to, const void *array, int64_t num)
 {
     stage(s, to, array, (size_t)num * 4);
 }
 
-/* To where a recording copies them from. */
-static cr_status keep_on_host(const cri_staging *s, cr_device *dev, cr_recorded_pass *r,
-                              cr_err *err)
+/* To where a graph copies them from. */
+static cr_status keep_on_host(const cri_staging *s, cr_device *dev, cr_graph_pass *r, cr_err *err)
 {
     if (r->host_bytes < s->num_bytes) {
         if (r->host) cr_host_free(dev, r->host, r->host_bytes);
@@ -41,8 +40,8 @@ static cr_status keep_on_host(const cri_staging *s, cr_device *dev, cr_recorded_
 
 static cr_status upload(cri_staging *s, const cr_pass *p, cr_err *err)
 {
-    if (p->recorded) {
-        CR_TRY(keep_on_host(s, p->dev, p->recorded, err));
+    if (p->graph) {
+        CR_TRY(keep_on_host(s, p->dev, p->graph, err));
         CR_TRY(cr_stack_push(cri_keep(p), s->num_bytes, &s->all, err));
     } else {
         CR_TRY(cr_stack_push_copy(cri_keep(p), s->data, s->num_bytes, &s->all, err));
@@ -76,13 +75,13 @@ static cr_seq_sizes sizes_of_rows(const int32_t *row_pos, int64_t num_rows)
     return sizes;
 }
 
-/* What is recorded is repeated with other rows: there all are alone. */
+/* What is captured is repeated with other rows: there all are alone. */
 static void stage_tiles(cri_staging *s, const cr_pass *p, cr_pass_index *x)
 {
     const cr_kv_view *kv = p->kv;
     cr_row_tile *tiles;
 
-    if (p->recorded) return;
+    if (p->graph) return;
     tiles = CR_NEW_ARRAY(cr_row_tile, p->batch->num_tokens);
     x->num_tiles = cr_row_tiles(kv->row_slot, kv->row_pos, p->batch->num_tokens, tiles);
     if (x->num_tiles > 0) {
@@ -102,15 +101,15 @@ static void stage_attention(cri_staging *s, cr_pass *p)
 
     if (kv) {
         x->sizes = sizes_of_rows(kv->row_pos, b->num_tokens);
-        stage_words(s, &x->row_slot, kv->row_slot, b->num_tokens);
-        stage_words(s, &x->row_pos, kv->row_pos, b->num_tokens);
-        stage_words(s, &x->block_table, kv->block_table, kv->num_slots * kv->max_blocks);
+        stage_array(s, &x->row_slot, kv->row_slot, b->num_tokens);
+        stage_array(s, &x->row_pos, kv->row_pos, b->num_tokens);
+        stage_array(s, &x->block_table, kv->block_table, kv->num_slots * kv->max_blocks);
         stage_tiles(s, p, x);
         return;
     }
     x->sizes = cri_seq_sizes(cu_seqlens, num_seqs, /*is_bidirectional=*/false);
-    stage_words(s, &x->cu_seqlens, cu_seqlens, num_seqs + 1);
-    if (p->split) stage_words(s, &x->split_lists, p->split->lists, p->split->num_in_lists);
+    stage_array(s, &x->cu_seqlens, cu_seqlens, num_seqs + 1);
+    if (p->split) stage_array(s, &x->split_lists, p->split->lists, p->split->num_in_lists);
 }
 
 /* The same for each of num rows. */
@@ -120,7 +119,7 @@ static void stage_scales(cri_staging *s, const cr_mem **to, float scale, int64_t
 
     for (int64_t t = 0; t < num; t++)
         scales[t] = scale;
-    stage_words(s, to, scales, num);
+    stage_array(s, to, scales, num);
     cr_free(scales);
 }
 
@@ -139,7 +138,8 @@ static void stage_embed_scales(cri_staging *s, cr_pass *p, const cr_model *model
 }
 
 /* Of num labelled rows. The lists that rows point into have no length of their own: as far as rows go. */
-static void stage_edits(cri_staging *s, cr_row_edits_mem *to, const cr_row_edits *e, int64_t num)
+static void stage_processors(cri_staging *s, cr_row_processors_mem *to, const cr_row_processors *e,
+                             int64_t num)
 {
     size_t num_kept = 0, num_lists = 0, num_seen;
 
@@ -155,15 +155,15 @@ static void stage_edits(cri_staging *s, cr_row_edits_mem *to, const cr_row_edits
     num_seen = num_lists ? e->seen_first[num_lists] : 0;
     if (e->kept_first) {
         stage(s, &to->kept_first, e->kept_first, (size_t)num * sizeof *e->kept_first);
-        stage_words(s, &to->kept_num, e->kept_num, num);
-        stage_words(s, &to->kept_ids, e->kept_ids, (int64_t)num_kept);
+        stage_array(s, &to->kept_num, e->kept_num, num);
+        stage_array(s, &to->kept_ids, e->kept_ids, (int64_t)num_kept);
     }
     if (!e->seen_list) return;
-    stage_words(s, &to->seen_list, e->seen_list, num);
-    stage_words(s, &to->seen_until, e->seen_until, num);
+    stage_array(s, &to->seen_list, e->seen_list, num);
+    stage_array(s, &to->seen_until, e->seen_until, num);
     stage(s, &to->seen_first, e->seen_first, (num_lists + 1) * sizeof *e->seen_first);
-    stage_words(s, &to->seen_ids, e->seen_ids, (int64_t)num_seen);
-    stage_words(s, &to->seen_place, e->seen_place, (int64_t)num_seen);
+    stage_array(s, &to->seen_ids, e->seen_ids, (int64_t)num_seen);
+    stage_array(s, &to->seen_place, e->seen_place, (int64_t)num_seen);
 }
 
 cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
@@ -177,18 +177,18 @@ cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
     *x = (cr_pass_index){0};
     s->num_bytes = 0;
     s->num = 0;
-    stage_words(s, &x->ids, b->ids, b->num_tokens);
-    stage_words(s, &x->positions, b->positions, b->num_tokens);
+    stage_array(s, &x->ids, b->ids, b->num_tokens);
+    stage_array(s, &x->positions, b->positions, b->num_tokens);
     for (int i = 0; i < CR_MAX_ROPES; i++)
-        stage_words(s, &x->inv_freq[i], c->ropes[i].inv_freq, c->head_dim / 2);
+        stage_array(s, &x->inv_freq[i], c->ropes[i].inv_freq, c->head_dim / 2);
     stage(s, &x->drop_keys, b->drop_keys, (size_t)b->num_tokens * sizeof *b->drop_keys);
     stage_embed_scales(s, p, model);
     stage_attention(s, p);
     if (h->num_rows) {
-        stage_words(s, &x->head_rows, h->rows, h->num_rows);
+        stage_array(s, &x->head_rows, h->rows, h->num_rows);
         if (h->rows != h->own_rows) return upload(s, p, err); /* chosen ones: no labels */
-        stage_words(s, &x->labels, h->labels, h->num_rows);
-        if (b->edits) stage_edits(s, &x->edits, b->edits, h->num_rows);
+        stage_array(s, &x->labels, h->labels, h->num_rows);
+        if (b->processors) stage_processors(s, &x->processors, b->processors, h->num_rows);
     }
     return upload(s, p, err);
 }

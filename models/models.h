@@ -70,7 +70,7 @@ typedef struct cr_module_ops {
 } cr_module_ops;
 
 /* LoRA of a Linear: y = W x + b + scale B (A x). A and B are children of the Linear, in its unit whatever the wrap
- * policy says, and have no hooks: those of the Linear bring their weights, too. Of a table of words, likewise: row i + scale B A[i]. A model
+ * policy says, and have no hooks: those of the Linear bring their weights, too. Of an embedding table, likewise: row i + scale B A[i]. A model
  * may have several adapters, of other ranks and in other modules, of which a pass has one (cr_pass.adapter): they share the base. Names of
  * all but the first have their number at the end ("lora_A_1"), and PEFT's as alias. */
 typedef struct cr_adapter {
@@ -138,7 +138,7 @@ typedef enum cr_head_kind {
     CR_HEAD_VALUE,
     CR_HEAD_VALUE_TRL /* the same; where files lack it, its first values are TRL's */
 } cr_head_kind;
-/* LoRA in Linears of decoder layers: attention, MLPs, experts (all of a layer or none) and routers; and in the table of words. All else is
+/* LoRA in Linears of decoder layers: attention, MLPs, experts (all of a layer or none) and routers; and in the embedding table. All else is
  * frozen, but for a head that was added, and `saved`. */
 typedef struct cr_adapter_options {
     /* As PEFT's target_modules: "all-linear" (all but routers), "all-router", "all-embedding", names or ends of them after a dot, with

@@ -30,7 +30,8 @@ typedef struct cr_batch {
     const int32_t
         *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
     const struct cr_vision_input *vision; /* images and videos (vision.h); NULL: none */
-    const cr_row_edits *edits; /* how labels were sampled, by labelled row (attention.h) */
+    const cr_row_processors
+        *processors;           /* how labels were sampled, by labelled row (attention.h) */
     const uint64_t *drop_keys; /* [T] of dropout in adapters (dropout.h); NULL: it is off */
 } cr_batch;
 
@@ -58,15 +59,15 @@ typedef struct cr_pass_index {
     const cr_mem
         *embed_scales; /* [T] float32, all the model's embed_scale in the dtype of the pass */
     const cr_mem
-        *table_scales; /* [T] float32, all the scale of the adapter that the table of words has */
+        *table_scales; /* [T] float32, all the scale of the adapter that the embedding table has */
     const cr_mem *cu_seqlens; /* of attention: of the split, if there is one */
     cr_seq_sizes sizes;       /* of the same, or of the rows of the cache */
     const cr_mem *row_slot, *row_pos, *block_table; /* of kv */
-    const cr_mem *row_tiles;                        /* of its rows, unless the pass is recorded */
+    const cr_mem *row_tiles;                        /* of its rows, unless the pass is captured */
     int64_t num_tiles, num_alone;
     const cr_mem *split_lists;        /* split.h */
     const cr_mem *head_rows, *labels; /* of the head's rows: which, and their labels */
-    cr_row_edits_mem edits;           /* of the batch */
+    cr_row_processors_mem processors; /* of the batch */
     const cr_mem *drop_keys;          /* [num_rows] of the module at hand, if it runs on tokens */
 } cr_pass_index;
 
@@ -74,17 +75,17 @@ typedef struct cr_pass_index {
  * Owned by whoever makes passes; one pass at a time. */
 typedef struct cr_pass_state cr_pass_state;
 
-/* Of cr_model_logits: all that it queues, copies of the batch's arrays too, is recorded, and queued from there (cr_run_recorded). Without
+/* Of cr_model_logits: all that it queues, copies of the batch's arrays too, is captured, and queued from there (cr_graph_run). Without
  * hooks, images and experts. The host waits for a pass before it begins the next one with the same memory. */
-typedef struct cr_recorded_pass {
-    cr_recording **recording;
+typedef struct cr_graph_pass {
+    cr_graph **graph;
     cr_mem *
         host; /* of cr_host_alloc: the arrays; NULL at first, grown by passes, freed by the owner */
     size_t host_bytes;
     cr_work then; /* queued after the logits; NULL: nothing */
     void *ctx;
     uint64_t key; /* of what that is */
-} cr_recorded_pass;
+} cr_graph_pass;
 cr_pass_state *cr_pass_state_create(void);
 void cr_pass_state_destroy(cr_pass_state *state); /* accepts NULL */
 
@@ -102,7 +103,7 @@ struct cr_pass {
     bool should_recompute;
     int adapter;       /* of the model's; CR_NO_ADAPTER: as if it had none */
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
-    cr_recorded_pass *recorded; /* NULL: it is not */
+    cr_graph_pass *graph; /* NULL: it is not */
     float aux_weight; /* factor of the routers' auxiliary loss in what backward derives; 0: none */
     /* set by the pass itself */
     cr_phase phase;
@@ -145,18 +146,18 @@ typedef struct cr_logits_loss {
 
 /* Values of a batch's rows with labels, in row order, or the gradients of a loss with respect to them: host
  * arrays [n]; NULL: not wanted, and as a gradient zero. The others have no gradient; the log-probs that one
- * word of a row has in several of them have the same bits. Equal logits: the lower id comes first. */
+ * id of a row has in several of them have the same bits. Equal logits: the lower id comes first. */
 typedef struct cr_outputs {
     float *of[CR_NUM_OUTPUTS];
-    int32_t *rank;    /* [n] of the label: 1 + words with a larger logit */
-    int64_t num_top;  /* words with the largest logits, falling; 0: none, at most the vocabulary */
+    int32_t *rank;    /* [n] of the label: 1 + ids with a larger logit */
+    int64_t num_top;  /* ids with the largest logits, falling; 0: none, at most the vocabulary */
     int32_t *top_ids; /* [n, num_top] */
     float *top_log_probs;   /* [n, num_top] */
-    int64_t num_candidates; /* words of a row that are asked for; 0: none */
+    int64_t num_candidates; /* ids of a row that are asked for; 0: none */
     const int32_t
         *candidates; /* [n, num_candidates], -1: fewer in this row, whose log-prob is -inf */
     float *candidate_log_probs; /* [n, num_candidates] */
-    /* For a loss over words, in a pass with a tape: the softmax of logits / temperature (0: no such loss). A gradient has its
+    /* For a loss over ids, in a pass with a tape: the softmax of logits / temperature (0: no such loss). A gradient has its
      * candidates, each at most once in a row, their candidate_log_probs, and log_sum. */
     float temperature;
     float *tempered; /* [n, num_candidates] log-probs in it; as a gradient by their logits */

@@ -412,7 +412,7 @@ static cr_status take_recorded(rlvr *s, int64_t step, cr_rollout *rollout, cr_me
 
     CR_TRY(cr_recorded_rollout(folder, step, s->c, &s->data, rollout, err));
     follow_cursors(s, rollout, step);
-    if (s->run->edit) CR_TRY(s->run->edit(s->run->edit_context, rollout, err));
+    if (s->run->change) CR_TRY(s->run->change(s->run->change_context, rollout, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
     if (s->c->is_async)
         cr_metrics_set(m, rollout->samples[0].version < s->learning.actor.updates,

@@ -93,14 +93,14 @@ static cr_status add_verdict(cr_buf *out, const cr_config *c, const cr_sample *s
     return s->returns ? add_floats(out, "returns", s->returns, s->num_ids, err) : CR_OK;
 }
 
-/* What filters kept of each token's words; the words themselves only where a step has few. */
-static cr_status add_kept(cr_buf *out, const cr_sample *s, bool has_words, cr_err *err)
+/* How many ids the filters kept for each token; the ids themselves only where a step has few. */
+static cr_status add_kept(cr_buf *out, const cr_sample *s, bool has_ids, cr_err *err)
 {
     const int32_t *ids = s->kept.ids;
 
     if (!s->kept.num) return CR_OK;
     CR_TRY(add_floats(out, "log_mass", s->kept.log_mass, s->num_ids, err));
-    if (!has_words) return CR_OK;
+    if (!has_ids) return CR_OK;
     cr_buf_adds(out, ",\"kept_ids\":[");
     for (size_t t = 0; t < s->num_ids; t++) {
         if (t) cr_buf_addc(out, ',');
@@ -111,7 +111,7 @@ static cr_status add_kept(cr_buf *out, const cr_sample *s, bool has_words, cr_er
     return CR_OK;
 }
 
-static bool has_few_words(const cr_rollout *rollout)
+static bool has_few_kept(const cr_rollout *rollout)
 {
     const size_t max = 4 << 20; /* about 25 MB */
     size_t num = 0;
@@ -123,7 +123,7 @@ static bool has_few_words(const cr_rollout *rollout)
 
 /* is_first: of its group, whose row it has, so that the samples can be scored again. */
 static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, const cr_row *row,
-                            bool has_words, bool is_first, cr_err *err)
+                            bool has_ids, bool is_first, cr_err *err)
 {
     const char *domain = run->config->rewards[s->domain].domain;
 
@@ -138,7 +138,7 @@ static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, 
     cr_buf_adds(out, ",\"ids\":");
     cr_json_add_ids(out, s->ids, s->num_ids);
     CR_TRY(add_floats(out, "log_probs", s->log_prob_infer, s->num_ids, err));
-    CR_TRY(add_kept(out, s, has_words, err));
+    CR_TRY(add_kept(out, s, has_ids, err));
     CR_TRY(add_verdict(out, run->config, s, err));
     add_text(out, "finish", s->finish, strlen(s->finish));
     cr_buf_addf(out, ",\"version\":%lld", (long long)s->version);
@@ -154,12 +154,12 @@ cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout, const c
          *path = cr_asprintf("%s/%s-%06lld.jsonl", folder, is_validation ? "val" : "step",
                              (long long)step);
     cr_buf out = {0};
-    bool has_words = has_few_words(rollout);
+    bool has_ids = has_few_kept(rollout);
 
     cr_note(cr_mkdirs(folder, err));
     for (size_t i = 0; i < rollout->num_samples && err->status == CR_OK; i++)
         cr_note(add_sample(&out, run, &rollout->samples[i], &data->rows[rollout->samples[i].row],
-                           has_words, i % rollout->group_size == 0, err));
+                           has_ids, i % rollout->group_size == 0, err));
     if (err->status == CR_OK)
         cr_note(cr_file_write_atomic(path, out.data ? out.data : "", out.num_bytes, err));
     cr_buf_free(&out);

@@ -52,7 +52,7 @@ void cr_gpu_needs(const cr_plan_role *r, cr_gpu_need out[CR_GPU_NEEDS])
     out[3] = (cr_gpu_need){"recorded steps",
                            "at most 32 of an engine, none with enforce_eager or experts; others "
                            "measured 24 MiB a CUDA graph of a larger model: vllm issue 50780",
-                           r->num_recorded * GRAPH_MIB * MIB, true};
+                           r->num_graphs * GRAPH_MIB * MIB, true};
 }
 
 static int64_t sum_of(const cr_plan_role *role, bool is_idle)

@@ -74,8 +74,8 @@ typedef struct cr_plan_role {
     int64_t num_elems, num_trained, shard_elems; /* shard: of trained parameters, with padding */
     /* modules with an adapter; in full: parameters trained beside them, or kept as they were (copied_elems, not of num_elems) */
     int64_t num_adapters, num_trained_tensors, full_elems, copied_elems;
-    int64_t num_recorded; /* steps of an engine, at most */
-    int64_t hidden_size;  /* 0: no pass of it makes log-probs */
+    int64_t num_graphs;  /* steps of an engine, at most */
+    int64_t hidden_size; /* 0: no pass of it makes log-probs */
     size_t num_units;
     int max_units_alive;
     int64_t host_bytes;  /* offloaded states */

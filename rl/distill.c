@@ -170,10 +170,10 @@ double cr_kd_position(const cr_kd_config *c, size_t vocab, const double *teacher
     return loss;
 }
 
-/* ---- words of a position ---- */
+/* ---- ids of a position ---- */
 
-/* Entries of one distribution: the words, and the tail, or the words divided by their sum. */
-static void entries_of_words(const float *log_probs, size_t num, bool has_tail, double *out)
+/* Entries of one distribution: the ids, and the tail, or the ids divided by their sum. */
+static void entries_of_chosen(const float *log_probs, size_t num, bool has_tail, double *out)
 {
     double sum = 0;
 
@@ -184,16 +184,16 @@ static void entries_of_words(const float *log_probs, size_t num, bool has_tail, 
     if (has_tail) out[num] = log(fmax(1 - sum, CR_KD_MIN_TAIL));
 }
 
-double cr_kd_words(const cr_kd_config *c, size_t num, size_t vocab, const float *log_p,
-                   const float *log_q, double *grad, double *rest)
+double cr_kd_chosen(const cr_kd_config *c, size_t num, size_t vocab, const float *log_p,
+                    const float *log_q, double *grad, double *rest)
 {
     bool has_tail = c->is_tail && num < vocab;
     size_t all = num + has_tail;
     double *work = CR_NEW_ARRAY(double, 3 * (num + 1)), *lp = work, *lq = work + num + 1,
            *by = work + 2 * (num + 1), loss, sum = 0, mass = 0, scale = 1 / c->kd_temperature;
 
-    entries_of_words(log_p, num, has_tail, lp);
-    entries_of_words(log_q, num, has_tail, lq);
+    entries_of_chosen(log_p, num, has_tail, lp);
+    entries_of_chosen(log_q, num, has_tail, lq);
     loss = cr_kd_entries(c, all, lp, lq, by);
     for (size_t i = 0; i < all; i++) {
         sum += by[i];

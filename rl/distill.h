@@ -13,9 +13,9 @@
  *   js_divergence       1/2 sum p (log(p + e) - log(m + e)) + 1/2 sum q (log(q + e) - log(m + e)), m = (p + q) / 2, e = 1e-9
  * Logits of both are divided by kd_temperature, the teacher's also by teacher_temperature; there is no factor T^2.
  *
- * cr_kd_position has all logits of a position in float64. cr_kd_words has what travels between teacher and student, float32 log-probs of
- * the k words in each one's softmax over the whole vocabulary; the tail is what they leave of 1, at least CR_KD_MIN_TAIL, since float32
- * tells no more.
+ * cr_kd_position has all logits of a position in float64. cr_kd_chosen has what travels between teacher and student, float32 log-probs of
+ * the k ids in each one's softmax over the whole vocabulary; the tail is what they leave of 1, at least CR_KD_MIN_TAIL, since float32
+ * has no more digits.
  */
 #ifndef CR_DISTILL_H
 #define CR_DISTILL_H
@@ -49,10 +49,10 @@ double cr_kd_entries(const cr_kd_config *c, size_t num, const double *log_p, con
 /* One position: logits [vocab] of both; grad [vocab]: of the loss with respect to the student's logits. */
 double cr_kd_position(const cr_kd_config *c, size_t vocab, const double *teacher,
                       const double *student, double *grad);
-/* The teacher's num largest words (all of the vocabulary, or fewer: then is_tail counts), each at its temperature. grad [num]: of the
- * loss by the student's logits of these words, before any temperature; *rest: by that of each other word, divided by its probability.
+/* The teacher's num largest ids (all of the vocabulary, or fewer: then is_tail counts), each at its temperature. grad [num]: of the
+ * loss by the student's logits of these ids, before any temperature; *rest: by that of each other id, divided by its probability.
  * Equal distributions: 0 and 0. */
-double cr_kd_words(const cr_kd_config *c, size_t num, size_t vocab, const float *log_p,
-                   const float *log_q, double *grad, double *rest);
+double cr_kd_chosen(const cr_kd_config *c, size_t num, size_t vocab, const float *log_p,
+                    const float *log_q, double *grad, double *rest);
 
 #endif

@@ -25,8 +25,8 @@ void cr_sample_batch_free(cr_sample_batch *b)
     cr_free(b->start);
     for (int c = 0; c < CR_NUM_COLUMNS; c++)
         cr_free(b->of[c]);
-    cr_free(b->words.ids);
-    cr_free(b->words.numbers);
+    cr_free(b->teacher.ids);
+    cr_free(b->teacher.numbers);
     *b = (cr_sample_batch){0};
 }
 
@@ -207,18 +207,18 @@ static void write_column(writer *w, const cr_sample_batch *b, cr_batch_column co
                 *out++ = (float)x[t];
 }
 
-static void write_words(writer *w, const cr_sample_batch *b, const size_t *mine, size_t num,
-                        size_t num_tokens)
+static void write_teacher(writer *w, const cr_sample_batch *b, const size_t *mine, size_t num,
+                          size_t num_tokens)
 {
-    const size_t each = b->words.num, all = num_tokens * each;
-    int32_t *ids = b->words.ids ? add_array(w, CR_FIELD_TOP_IDS, CR_RECORD_INT32, all) : NULL;
+    const size_t each = b->teacher.num, all = num_tokens * each;
+    int32_t *ids = b->teacher.ids ? add_array(w, CR_FIELD_TOP_IDS, CR_RECORD_INT32, all) : NULL;
     float *numbers =
         add_array(w, ids ? CR_FIELD_TOP_LOG_PROBS : CR_FIELD_STATES, CR_RECORD_FLOAT32, all);
 
     for (size_t k = 0, at = 0; k < num; k++) {
         size_t from = b->start[mine[k]] * each, n = b->samples[mine[k]].num_response * each;
-        if (ids) memcpy(ids + at, b->words.ids + from, n * sizeof *ids);
-        memcpy(numbers + at, b->words.numbers + from, n * sizeof *numbers);
+        if (ids) memcpy(ids + at, b->teacher.ids + from, n * sizeof *ids);
+        memcpy(numbers + at, b->teacher.numbers + from, n * sizeof *numbers);
         at += n;
     }
 }
@@ -242,14 +242,14 @@ void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int pa
     out->owned = w.at =
         cr_alloc(8 * num +
                  4 * (5 * num + num_ids + num_tokens + num_kept + num_columns * (num_tokens + num) +
-                      2 * num_tokens * b->words.num) +
+                      2 * num_tokens * b->teacher.num) +
                  8);
     write_samples(&w, b, deal, mine, num);
     if (b->has_temperatures) write_temperatures(&w, b, mine, num);
     if (is_filtered) write_kept(&w, b, mine, num, num_tokens, num_kept);
     for (int c = 0; c < CR_NUM_COLUMNS; c++)
         if (columns >> c & 1) write_column(&w, b, (cr_batch_column)c, mine, num, num_tokens);
-    if (b->words.num) write_words(&w, b, mine, num, num_tokens);
+    if (b->teacher.num) write_teacher(&w, b, mine, num, num_tokens);
     cr_free(mine);
 }
 
@@ -274,11 +274,12 @@ cr_status cr_sample_batch_read(cr_sample_batch *b, const cr_deal *deal, int part
     return err->status;
 }
 
-cr_status cr_sample_batch_read_words(cr_sample_batch *b, const cr_deal *deal, int part,
-                                     const cr_record *reply, size_t num, bool is_state, cr_err *err)
+cr_status cr_sample_batch_read_teacher(cr_sample_batch *b, const cr_deal *deal, int part,
+                                       const cr_record *reply, size_t num, bool is_state,
+                                       cr_err *err)
 {
     const char *name = is_state ? CR_FIELD_STATES : CR_FIELD_TOP_LOG_PROBS;
-    struct cr_batch_words *w = &b->words;
+    struct cr_batch_teacher *w = &b->teacher;
     size_t num_samples, want = 0, num_ids, num_floats, *mine;
     const void *ids = NULL, *numbers;
 

@@ -24,11 +24,11 @@ typedef struct cr_sample_batch {
     size_t *start;              /* [num + 1] of response tokens */
     double *of[CR_NUM_COLUMNS]; /* [num_tokens] or [num]; NULL: it has none */
     struct
-        cr_batch_words { /* what a teacher says of each response token: its likeliest words, or its states */
+        cr_batch_teacher { /* what a teacher says of each response token: its likeliest ids, or its states */
         size_t num;     /* of a token; 0: there are none */
         int32_t *ids;   /* [num_tokens, num] falling by log-prob; NULL: numbers are states */
         float *numbers; /* [num_tokens, num] log-probs */
-    } words;
+    } teacher;
 } cr_sample_batch;
 
 /* Room for num samples, which the caller fills before cr_sample_batch_count; columns come after that. */
@@ -57,9 +57,9 @@ void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int pa
 CR_MUST cr_status cr_sample_batch_read(cr_sample_batch *b, const cr_deal *deal, int part,
                                        const cr_record *reply, const char *name,
                                        cr_batch_column column, cr_err *err);
-/* num words (or numbers of its state) of each response token of the part, which a teacher's reply has, into b->words. CR_EFORMAT. */
-CR_MUST cr_status cr_sample_batch_read_words(cr_sample_batch *b, const cr_deal *deal, int part,
-                                             const cr_record *reply, size_t num, bool is_state,
-                                             cr_err *err);
+/* num ids (or numbers of its state) of each response token of the part, which a teacher's reply has, into b->teacher. CR_EFORMAT. */
+CR_MUST cr_status cr_sample_batch_read_teacher(cr_sample_batch *b, const cr_deal *deal, int part,
+                                               const cr_record *reply, size_t num, bool is_state,
+                                               cr_err *err);
 
 #endif

@@ -66,8 +66,8 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_KEPT_IDS     "kept_ids"
 /* log_probs */
 #define CR_FIELD_IS_BASE "is_base" /* of actor_train: with adapters off */
-#define CR_FIELD_TOP     "top" /* number of likeliest words of each token that are wanted, too; */
-#define CR_FIELD_STATES  "states" /* or what the head computes them from; also the reply's name */
+#define CR_FIELD_TOP     "top"     /* number of likeliest ids of each token that are wanted, too; */
+#define CR_FIELD_STATES  "states"  /* or what the head computes them from; also the reply's name */
 /* replies to that; distill_step */
 #define CR_FIELD_TOP_IDS       "top_ids"
 #define CR_FIELD_TOP_LOG_PROBS "top_log_probs"
@@ -77,8 +77,8 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_COUNTS   "counts"
 #define CR_FIELD_OLD_FROM "old_from"
 #define CR_FIELD_IS_AGAIN "is_again"
-#define CR_FIELD_ONLY     "only"    /* id of the sample whose gradient alone is derived */
-#define CR_FIELD_IS_TOLD  "is_told" /* the reply has what each token's loss was made of */
+#define CR_FIELD_ONLY     "only"        /* id of the sample whose gradient alone is derived */
+#define CR_FIELD_IS_TOLD  "wants_terms" /* the reply has what each token's loss was made of */
 /* replies of log_probs, values, save_poll, generate */
 #define CR_FIELD_LOG_PROBS "log_probs"
 #define CR_FIELD_VALUES    "values"

@@ -10,7 +10,7 @@
 #include "samples/id.h"
 #include "samples/outcome.h"
 
-/* Which words each token of a sample was drawn from (cr_generated); {0}: no filters. */
+/* Which token ids each token of a sample was drawn from (cr_generated); {0}: no filters. */
 typedef struct cr_kept {
     float *log_mass;    /* [num_ids] */
     int32_t *num, *ids; /* [num_ids], and one list after the other */

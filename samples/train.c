@@ -36,9 +36,9 @@ static int by_id(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The words of one token; sorted [num] is scratch. */
-static cr_status check_words(const int32_t *ids, const float *log_probs, size_t num,
-                             int64_t vocab_size, int32_t *sorted, cr_err *err)
+/* The ids of one token; sorted [num] is scratch. */
+static cr_status check_chosen(const int32_t *ids, const float *log_probs, size_t num,
+                              int64_t vocab_size, int32_t *sorted, cr_err *err)
 {
     memcpy(sorted, ids, num * sizeof *ids);
     qsort(sorted, num, sizeof *sorted, by_id);
@@ -55,15 +55,15 @@ static cr_status check_words(const int32_t *ids, const float *log_probs, size_t 
     return CR_OK;
 }
 
-cr_status cr_words_read(const cr_record *r, const cr_samples *s, int64_t vocab_size,
-                        cr_teacher_words *out, cr_err *err)
+cr_status cr_teacher_outputs_read(const cr_record *r, const cr_samples *s, int64_t vocab_size,
+                                  cr_teacher_outputs *out, cr_err *err)
 {
     const bool is_state = cr_record_has(r, CR_FIELD_STATES);
     const void *numbers;
     size_t all, num_ids;
     int32_t *sorted;
 
-    *out = (cr_teacher_words){.num = 1};
+    *out = (cr_teacher_outputs){.num = 1};
     CR_TRY(cr_record_get(r, is_state ? CR_FIELD_STATES : CR_FIELD_TOP_LOG_PROBS, CR_RECORD_FLOAT32,
                          &numbers, &all, err));
     if (s->num_tokens) out->num = all / s->num_tokens;
@@ -78,7 +78,7 @@ cr_status cr_words_read(const cr_record *r, const cr_samples *s, int64_t vocab_s
                        num_ids, all);
     sorted = CR_NEW_ARRAY(int32_t, out->num);
     for (size_t at = 0; at < all && err->status == CR_OK; at += out->num)
-        cr_note(check_words(out->ids + at, out->numbers + at, out->num, vocab_size, sorted, err));
+        cr_note(check_chosen(out->ids + at, out->numbers + at, out->num, vocab_size, sorted, err));
     cr_free(sorted);
     return err->status;
 }

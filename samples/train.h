@@ -31,14 +31,14 @@ void cr_samples_free(cr_samples *s);
 /* ---- train_step, sft_step, dpo_step and distill_step: what both sides of the stream share ---- */
 
 /* Of a distill_step: what the teacher says of each response token. */
-typedef struct cr_teacher_words {
-    size_t num; /* words of a token, or numbers of its state; at least 1 */
+typedef struct cr_teacher_outputs {
+    size_t num; /* ids of a token, or numbers of its state; at least 1 */
     const int32_t *
         ids; /* below the vocabulary's size and each once in a token; -1: one that the student does not have; NULL: states */
     const float *numbers; /* log-probs (of -1: -inf), or states */
-} cr_teacher_words;
-CR_MUST cr_status cr_words_read(const cr_record *r, const cr_samples *s, int64_t vocab_size,
-                                cr_teacher_words *out, cr_err *err);
+} cr_teacher_outputs;
+CR_MUST cr_status cr_teacher_outputs_read(const cr_record *r, const cr_samples *s,
+                                          int64_t vocab_size, cr_teacher_outputs *out, cr_err *err);
 
 /* The columns that travel (rl/batch_columns.h), of s. NULL: an optional one that did not come, or one whose numbers are all 1. */
 CR_MUST cr_status cr_step_columns_read(const cr_record *r, const cr_samples *s,

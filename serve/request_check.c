@@ -453,11 +453,12 @@ static cr_status check_ids_left(const cri_draft *d, cr_serve_error *error)
 {
     const cr_serve_model *m = d->request.model;
     const cr_serve_sampling *s = &d->request.sampling;
-    const cr_generating how = {.edits = {.allowed = s->allowed.id, .num_allowed = s->allowed.num},
-                               .bad_words = {s->bad_ids.id, s->bad_lengths.id, s->bad_lengths.num},
-                               .min_new_tokens = s->min_tokens,
-                               .stop_ids = s->stop_ids.id,
-                               .num_stop_ids = s->stop_ids.num};
+    const cr_generating how = {
+        .processors = {.allowed = s->allowed.id, .num_allowed = s->allowed.num},
+        .bad_words = {s->bad_ids.id, s->bad_lengths.id, s->bad_lengths.num},
+        .min_new_tokens = s->min_tokens,
+        .stop_ids = s->stop_ids.id,
+        .num_stop_ids = s->stop_ids.num};
     cr_ends ends = cr_ends_of(&how, m->eos_ids, m->num_eos);
     bool is_left = cr_any_id_left(&how, &ends, m->vocab_size);
 
@@ -477,7 +478,7 @@ static int by_id(const void *a, const void *b)
 }
 
 /* Ids and numbers of logit_bias and allowed_token_ids, ids of bad_words. */
-static cr_status take_edits(cri_draft *d, cr_serve_error *error)
+static cr_status take_processors(cri_draft *d, cr_serve_error *error)
 {
     cr_serve_sampling *how = &d->request.sampling;
     size_t num_biased = d->bias.ids.num;
@@ -542,7 +543,7 @@ static cr_status check_sampling(cri_draft *d, const cr_serve_service *service,
                              "temperature is %g, expected 0 or at least %g",
                              (double)how->temperature, (double)CR_MIN_TEMPERATURE);
     CR_TRY(take_stop(d, error));
-    return take_edits(d, error);
+    return take_processors(d, error);
 }
 
 /* ---- what is answered ---- */

@@ -51,7 +51,7 @@ struct cr_scoring {
     cr_score_ask *asks;         /* of the round, pointing into it */
     cr_draw_row *draws;
     size_t num_asks, capacity_asks;
-    cr_row_edits edits;
+    cr_row_processors processors;
     cr_packed_images images;
     char *memory; /* of arrays */
     size_t capacity_bytes;
@@ -140,15 +140,16 @@ cr_status cr_scoring_check(const cr_scoring *s, size_t at, const cr_score_ask *a
         !(d->u >= 0 && d->u < 1))
         return cr_fail(err, CR_EARG, "a draw at temperature %g with repetition penalty %g",
                        (double)d->temperature, (double)d->penalty);
-    CR_TRY(check_ids(vocab, "biased id", 0, d->edits.biased, d->edits.num_biased, err));
-    CR_TRY(check_ids(vocab, "allowed id", 0, d->edits.allowed, d->edits.num_allowed, err));
-    return check_ids(vocab, "banned id", 0, d->edits.banned, d->edits.num_banned, err);
+    CR_TRY(check_ids(vocab, "biased id", 0, d->processors.biased, d->processors.num_biased, err));
+    CR_TRY(
+        check_ids(vocab, "allowed id", 0, d->processors.allowed, d->processors.num_allowed, err));
+    return check_ids(vocab, "banned id", 0, d->processors.banned, d->processors.num_banned, err);
 }
 
 static void put_ask(cr_buf *to, const cr_score_ask *a)
 {
-    static const cr_word_edits none = {0};
-    const cr_word_edits *edits = a->draw ? &a->draw->edits : &none;
+    static const cr_token_processors none = {0};
+    const cr_token_processors *processors = a->draw ? &a->draw->processors : &none;
     size_t num_lists = a->num_candidates ? a->num_lists : 0;
     header h = {.num_ids = (int32_t)a->num_ids,
                 .first = (int32_t)a->first,
@@ -169,17 +170,17 @@ static void put_ask(cr_buf *to, const cr_score_ask *a)
         h.top_p = a->draw->top_p;
         h.min_p = a->draw->min_p;
         h.u = a->draw->u;
-        h.num_biased = (int32_t)edits->num_biased;
-        h.num_allowed = (int32_t)edits->num_allowed;
-        h.num_banned = (int32_t)edits->num_banned;
+        h.num_biased = (int32_t)processors->num_biased;
+        h.num_allowed = (int32_t)processors->num_allowed;
+        h.num_banned = (int32_t)processors->num_banned;
     }
     cr_buf_add(to, &h, sizeof h);
     cr_buf_add(to, a->ids, a->num_ids * sizeof *a->ids);
     cr_buf_add(to, a->candidates, a->num_candidates * num_lists * sizeof *a->candidates);
-    cr_buf_add(to, edits->biased, edits->num_biased * sizeof *edits->biased);
-    cr_buf_add(to, edits->bias, edits->num_biased * sizeof *edits->bias);
-    cr_buf_add(to, edits->allowed, edits->num_allowed * sizeof *edits->allowed);
-    cr_buf_add(to, edits->banned, edits->num_banned * sizeof *edits->banned);
+    cr_buf_add(to, processors->biased, processors->num_biased * sizeof *processors->biased);
+    cr_buf_add(to, processors->bias, processors->num_biased * sizeof *processors->bias);
+    cr_buf_add(to, processors->allowed, processors->num_allowed * sizeof *processors->allowed);
+    cr_buf_add(to, processors->banned, processors->num_banned * sizeof *processors->banned);
     cr_buf_add(to, a->images.grid, a->images.num * 3 * sizeof(int32_t));
     cr_buf_add(to, a->images.pixels, a->images.num_pixels * sizeof(float));
 }
@@ -203,14 +204,14 @@ static cr_draw_row read_draw(const header *h, const int32_t *prompt, const int32
                        .u = h->u,
                        .history = {prompt},
                        .num_history = {(size_t)h->num_ids},
-                       .edits = {.num_biased = (size_t)h->num_biased,
-                                 .num_allowed = (size_t)h->num_allowed,
-                                 .num_banned = (size_t)h->num_banned}};
+                       .processors = {.num_biased = (size_t)h->num_biased,
+                                      .num_allowed = (size_t)h->num_allowed,
+                                      .num_banned = (size_t)h->num_banned}};
 
-    row.edits.biased = take_list(at, h->num_biased);
-    row.edits.bias = (const float *)(const void *)take_list(at, h->num_biased);
-    row.edits.allowed = take_list(at, h->num_allowed);
-    row.edits.banned = take_list(at, h->num_banned);
+    row.processors.biased = take_list(at, h->num_biased);
+    row.processors.bias = (const float *)(const void *)take_list(at, h->num_biased);
+    row.processors.allowed = take_list(at, h->num_allowed);
+    row.processors.banned = take_list(at, h->num_banned);
     return row;
 }
 
@@ -347,8 +348,9 @@ static cr_outputs pack(cr_scoring *s, size_t first, size_t end, arrays *all)
     }
     for (size_t i = first; i < end; row += num_places(&s->asks[i++]))
         fill_rows(&s->asks[i], all, row);
-    s->edits = (cr_row_edits){.temperature = 1, .penalty = 1, .temperatures = all->temperatures};
-    s->packed.batch.edits = has_temperature ? &s->edits : NULL;
+    s->processors =
+        (cr_row_processors){.temperature = 1, .penalty = 1, .temperatures = all->temperatures};
+    s->packed.batch.processors = has_temperature ? &s->processors : NULL;
     return (cr_outputs){
         .of = {[CR_LOG_PROB] = all->log_prob, [CR_ENTROPY] = has_entropy ? all->entropy : NULL},
         .rank = has_rank ? all->rank : NULL,

@@ -121,7 +121,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_free(f->choices);
     cr_free(f->seconds);
     cr_free(f->host_rows);
-    cr_free(f->host_words);
+    cr_free(f->host_chosen);
     cr_pass_state_destroy(f->pass_state);
     for (size_t i = 0; i < CR_COUNT(f->orders); i++)
         cr_free(f->orders[i].units);
@@ -367,20 +367,20 @@ static void scale_rows(float *x, size_t num, double scale)
         x[i] = (float)(x[i] * scale);
 }
 
-/* Of a loss over words: log-probs of its words twice, log-sums, and gradients, which come zeroed, too. */
-static void reserve_words(cr_fsdp *f, size_t num, cr_outputs *out, cr_outputs *grad)
+/* Of a loss over ids: log-probs of its ids twice, log-sums, and gradients, which come zeroed, too. */
+static void reserve_chosen(cr_fsdp *f, size_t num, cr_outputs *out, cr_outputs *grad)
 {
-    size_t words = num * (size_t)f->words.num_candidates;
-    float *at = f->host_words =
-        cr_reserve(f->host_words, &f->num_host_words, 3 * words + 2 * num + 1, sizeof *at);
+    size_t chosen = num * (size_t)f->chosen.num_candidates;
+    float *at = f->host_chosen =
+        cr_reserve(f->host_chosen, &f->num_host_chosen, 3 * chosen + 2 * num + 1, sizeof *at);
 
-    *out = *grad = f->words;
+    *out = *grad = f->chosen;
     out->candidate_log_probs = grad->candidate_log_probs = at;
-    out->tempered = at + words;
-    grad->tempered = at + 2 * words;
-    out->log_sum = grad->log_sum = at + 3 * words;
-    grad->rest = at + 3 * words + num;
-    memset(at, 0, (3 * words + 2 * num) * sizeof *at);
+    out->tempered = at + chosen;
+    grad->tempered = at + 2 * chosen;
+    out->log_sum = grad->log_sum = at + 3 * chosen;
+    grad->rest = at + 3 * chosen + num;
+    memset(at, 0, (3 * chosen + 2 * num) * sizeof *at);
 }
 
 /* Host memory of a micro-batch's outputs and, zeroed, of their gradients. */
@@ -389,9 +389,9 @@ static void reserve_outputs(cr_fsdp *f, size_t num, cr_outputs *out, cr_outputs 
     float *gradients;
 
     *out = *grad = (cr_outputs){{NULL}};
-    if (f->words.num_candidates) reserve_words(f, num, out, grad);
-    grad->logits_loss = f->words.logits_loss;
-    f->words = (cr_outputs){{NULL}};
+    if (f->chosen.num_candidates) reserve_chosen(f, num, out, grad);
+    grad->logits_loss = f->chosen.logits_loss;
+    f->chosen = (cr_outputs){{NULL}};
     if (num > f->num_host_rows || !f->host_rows) {
         cr_free(f->host_rows);
         f->num_host_rows = num + num / 4 + 1;
@@ -446,15 +446,15 @@ void cr_fsdp_set_adapter(cr_fsdp *f, int adapter)
     f->adapter = adapter;
 }
 
-void cr_fsdp_set_words(cr_fsdp *f, const int32_t *ids, int64_t num, float temperature)
+void cr_fsdp_set_chosen(cr_fsdp *f, const int32_t *ids, int64_t num, float temperature)
 {
-    f->words = (cr_outputs){
+    f->chosen = (cr_outputs){
         .candidates = ids, .num_candidates = num, .temperature = num ? temperature : 0};
 }
 
 void cr_fsdp_set_logits_loss(cr_fsdp *f, const cr_logits_loss *loss)
 {
-    f->words = (cr_outputs){.logits_loss = loss};
+    f->chosen = (cr_outputs){.logits_loss = loss};
 }
 
 void cr_fsdp_set_aux_weight(cr_fsdp *f, float weight)

@@ -10,7 +10,7 @@
 #include "moe/moe.h"
 #include "strategies/checkpoint.h"
 #include "strategies/gather.h"
-#include "strategies/optimizer.h"
+#include "strategies/optim/optimizer.h"
 #include "strategies/weight_map.h"
 #include "ulysses/ulysses.h"
 
@@ -91,10 +91,9 @@ struct cr_fsdp {
     cr_moe *moe;         /* NULL: ep_size 1 */
     float *host_rows;    /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
     size_t num_host_rows;
-    cr_outputs
-        words; /* what cr_fsdp_set_words and cr_fsdp_set_logits_loss have said of the next backward */
-    float *host_words;
-    size_t num_host_words;
+    cr_outputs chosen; /* of the next backward: cr_fsdp_set_chosen, cr_fsdp_set_logits_loss */
+    float *host_chosen;
+    size_t num_host_chosen;
     int64_t frozen_version; /* how often frozen parameters were read: a sync's receivers have one */
     cr_weight_map senders;  /* of a sync: what each rank sends; made at the first one */
     int64_t num_updates;
@@ -194,8 +193,6 @@ cr_outputs cri_outputs_from(const cr_outputs *all, int64_t first);
 /* The matrices of Muon in a unit, once gradients are complete. Collective over the ranks that it is cut over. */
 CR_MUST cr_status cri_muon_update(cr_fsdp *f, const cri_flat *s, double lr, double grad_scale,
                                   cr_err *err);
-
-/* ---- save.c ---- */
 
 void cri_save_abandon(struct cr_fsdp *f); /* wait for the writer and forget its result */
 

@@ -76,7 +76,7 @@ int64_t cri_lanes_bytes(const cri_lanes *l)
 
 bool cri_lanes_cut(cri_lanes *l, const cr_batch *b)
 {
-    bool has_lists = b->edits && (b->edits->kept_first || b->edits->seen_list);
+    bool has_lists = b->processors && (b->processors->kept_first || b->processors->seen_list);
     int64_t row = 0;
     part now = {0};
 
@@ -107,7 +107,7 @@ static cr_status run_part(void *ctx, size_t at, int lane_at, cr_device *dev, cr_
                       .labels = all->labels ? all->labels + x->token : NULL,
                       .num_tokens = all->cu_seqlens[x->seq + x->num_seqs] - x->token,
                       .num_seqs = x->num_seqs};
-    cr_row_edits edits;
+    cr_row_processors processors;
     cr_pass pass = *l->pass;
 
     own->cu_seqlens = cr_reserve(own->cu_seqlens, &own->capacity, (size_t)x->num_seqs + 1,
@@ -115,10 +115,10 @@ static cr_status run_part(void *ctx, size_t at, int lane_at, cr_device *dev, cr_
     for (int64_t s = 0; s <= x->num_seqs; s++)
         own->cu_seqlens[s] = all->cu_seqlens[x->seq + s] - (int32_t)x->token;
     batch.cu_seqlens = own->cu_seqlens;
-    if (all->edits) {
-        edits = *all->edits;
-        if (edits.temperatures) edits.temperatures += x->row;
-        batch.edits = &edits;
+    if (all->processors) {
+        processors = *all->processors;
+        if (processors.temperatures) processors.temperatures += x->row;
+        batch.processors = &processors;
     }
     pass.state = own->pass_state;
     pass.dev = dev;

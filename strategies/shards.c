@@ -240,9 +240,9 @@ cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err)
         cr_free(f->host_rows);
         f->host_rows = NULL;
         f->num_host_rows = 0;
-        cr_free(f->host_words);
-        f->host_words = NULL;
-        f->num_host_words = 0;
+        cr_free(f->host_chosen);
+        f->host_chosen = NULL;
+        f->num_host_chosen = 0;
     }
     return CR_OK;
 }

@@ -28,7 +28,7 @@
 #include "mesh/mesh.h"
 #include "models/pass.h"
 #include "models/weights.h"
-#include "strategies/optimizer.h"
+#include "strategies/optim/optimizer.h"
 #include "strategies/units.h"
 
 /* ---- a model on a mesh ---- */
@@ -87,7 +87,7 @@ CR_MUST cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn
 /* Words that the loss of the next backward is over, beside labels: ids [num labels, num], each at most once in a row, -1: none; borrowed.
  * Its outputs then have log-probs of them by the softmax of logits / temperature (cr_outputs.tempered), and its gradients what follows
  * from them. Local. */
-void cr_fsdp_set_words(cr_fsdp *f, const int32_t *ids, int64_t num, float temperature);
+void cr_fsdp_set_chosen(cr_fsdp *f, const int32_t *ids, int64_t num, float temperature);
 /* A loss over all logits of the next backward's rows, beside the other one; borrowed. Without ulysses. Local. */
 void cr_fsdp_set_logits_loss(cr_fsdp *f, const cr_logits_loss *loss);
 /* Factor of the routers' auxiliary loss in the next backwards (0, as it is at first: none), and that loss

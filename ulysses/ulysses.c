@@ -13,12 +13,12 @@ struct cr_ulysses {
     cr_group *group;
     int rank, num_ranks;
     int64_t num_kv_heads, head_dim;
-    cr_batch whole;       /* what was cut; ids, positions, labels are borrowed or in `grown` */
-    cr_batch mine;        /* ids, positions, labels point into whole's */
-    cr_row_edits edits;   /* of `mine`: rows in whole's */
-    int32_t *grown;       /* ids, positions, labels of a batch that was too short */
-    uint64_t *grown_keys; /* its drop_keys */
-    int32_t *axes;        /* mrope of `mine` */
+    cr_batch whole; /* what was cut; ids, positions, labels are borrowed or in `grown` */
+    cr_batch mine;  /* ids, positions, labels point into whole's */
+    cr_row_processors processors; /* of `mine`: rows in whole's */
+    int32_t *grown;               /* ids, positions, labels of a batch that was too short */
+    uint64_t *grown_keys;         /* its drop_keys */
+    int32_t *axes;                /* mrope of `mine` */
     size_t capacity_axes;
     int32_t *offsets; /* cu_seqlens of `mine`, then those of a batch that was too short */
     size_t capacity_offsets;
@@ -158,8 +158,9 @@ static cr_batch lengthen(cr_ulysses *u, const cr_batch *b)
     offsets[++seqs] = (int32_t)num;
     memset(u->grown_keys, 0, num * sizeof *u->grown_keys);
     if (b->drop_keys) memcpy(u->grown_keys, b->drop_keys, old * sizeof *b->drop_keys);
-    return (cr_batch){ids,  positions, labels,    offsets,  (int64_t)num,
-                      seqs, b->mrope,  b->vision, b->edits, b->drop_keys ? u->grown_keys : NULL};
+    return (cr_batch){
+        ids,  positions, labels,    offsets,       (int64_t)num,
+        seqs, b->mrope,  b->vision, b->processors, b->drop_keys ? u->grown_keys : NULL};
 }
 
 /* Where sequences begin and end among rows [first, end). */
@@ -202,23 +203,23 @@ static void count_labels(cr_ulysses *u)
 }
 
 /* Those of this rank's labelled rows. */
-static void cut_edits(cr_ulysses *u, const cr_row_edits *whole)
+static void cut_processors(cr_ulysses *u, const cr_row_processors *whole)
 {
     size_t first, num;
 
     if (!whole) return;
     cr_ulysses_rows(u, &first, &num);
-    u->edits = *whole;
-    if (whole->temperatures) u->edits.temperatures += first;
+    u->processors = *whole;
+    if (whole->temperatures) u->processors.temperatures += first;
     if (whole->kept_first) {
-        u->edits.kept_first += first;
-        u->edits.kept_num += first;
+        u->processors.kept_first += first;
+        u->processors.kept_num += first;
     }
     if (whole->seen_list) {
-        u->edits.seen_list += first;
-        u->edits.seen_until += first;
+        u->processors.seen_list += first;
+        u->processors.seen_until += first;
     }
-    u->mine.edits = &u->edits;
+    u->mine.processors = &u->processors;
 }
 
 static void list_rows(cr_ulysses *u)
@@ -251,7 +252,7 @@ void cr_ulysses_cut(cr_ulysses *u, const cr_batch *whole)
     if (whole->mrope) cut_axes(u, whole, first);
     cut_sequences(u, first, end);
     count_labels(u);
-    cut_edits(u, whole->edits);
+    cut_processors(u, whole->processors);
     list_rows(u);
     u->split.cu_seqlens = u->whole.cu_seqlens;
     u->split.num_seqs = u->whole.num_seqs;

@@ -1,7 +1,7 @@
 /* groups.c -- training_args.optim: which optimizer; param_groups: parameters with numbers of their own. */
 #include "configs/bind.h"
 
-enum { MAX_GROUPS = 32 }; /* as strategies/optimizer.h */
+enum { MAX_GROUPS = 32 }; /* as strategies/optim/optimizer.h */
 enum { OPTIM_MUON = 2 };  /* in the words of optim */
 
 static double real_or(const cr_node *map, const char *key, double otherwise)

@@ -6,7 +6,7 @@
 #include "base/base.h"
 #include "rl/rl.h"
 
-/* Parameters with a learning rate or a weight decay of their own (strategies/optimizer.h). */
+/* Parameters with a learning rate or a weight decay of their own (strategies/optim/optimizer.h). */
 typedef struct cr_param_group {
     char *params;
     double learning_rate, weight_decay; /* below 0: as all others */

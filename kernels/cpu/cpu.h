@@ -64,12 +64,13 @@ cr_status cri_cpu_upload(cr_device *dev, cr_mem *dst, const void *src, size_t nu
                          cr_err *err);
 cr_status cri_cpu_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
                            cr_err *err);
-/* A word from softmax(z / temperature), by u; weight: as many bytes as cri_cpu_draw gives. */
+/* A token from softmax(z / temperature), by u; weight: as many bytes as cri_cpu_draw gives. */
 typedef int32_t (*cri_draw_fn)(const float *z, int64_t vocab_size, float temperature, float u,
                                float *weight);
 /* Log-prob of the label; out: with num_top > 0 and has_rank the rest of its numbers. NULL: the log-prob alone. */
 typedef float (*cri_log_prob_fn)(const float *z, int64_t vocab_size, int32_t label,
-                                 const cr_row_edits *edits, const cr_draw_row *row, cr_drawn *out);
+                                 const cr_row_processors *processors, const cr_draw_row *row,
+                                 cr_drawn *out);
 /* The operation `draw` but for what a variant computes over whole rows (draw.c). */
 void cri_cpu_draw(cr_device *dev, const cr_draw_args *a, cri_draw_fn draw,
                   cri_log_prob_fn log_prob);

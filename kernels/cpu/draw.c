@@ -1,10 +1,10 @@
-/* draw.c -- one id from each row of logits: edits, penalty, temperature, filters, draw (cr_draw).
+/* draw.c -- one id from each row of logits: processors, penalty, temperature, filters, draw (cr_draw).
  *
  * The same code for all instruction sets, so that they keep the same ids; sums over a whole row come
  * from the variant. Without filters it draws from the row itself. Filters work on the few largest
  * candidates, sorted once: largest first, equal ones by id. Without top_k the mass of all others is
  * known from the log-sum of the row, so only as many are sorted as top_p asks for. Penalty and division
- * by the temperature are single operations on a logit, so they round here as in cr_row_edits. */
+ * by the temperature are single operations on a logit, so they round here as in cr_row_processors. */
 #include "kernels/draw.h"
 #include "kernels/cpu/slots.h"
 
@@ -36,7 +36,7 @@ static void *take(char **memory, size_t num_bytes)
     return part;
 }
 
-/* Words in whole groups of the variant's vectors. */
+/* Tokens in whole groups of the variant's vectors. */
 static size_t padded(int64_t vocab_size)
 {
     return (size_t)(vocab_size + 15) / 16 * 16;
@@ -76,7 +76,8 @@ static void penalise(float *z, float penalty, const int32_t *ids, size_t num, ui
     }
 }
 
-static void penalise_response(sampler *s, const cr_word_edits *e, const int32_t *ids, size_t num)
+static void penalise_response(sampler *s, const cr_token_processors *e, const int32_t *ids,
+                              size_t num)
 {
     int32_t *count = s->kept;
 
@@ -104,7 +105,7 @@ static void allow(sampler *s, const int32_t *ids, size_t num)
 /* s->z: the logits, before the temperature. */
 static void edit(sampler *s, const cr_draw_row *row)
 {
-    const cr_word_edits *e = &row->edits;
+    const cr_token_processors *e = &row->processors;
 
     for (size_t i = 0; i < e->num_biased; i++)
         s->z[e->biased[i]] += e->bias[i];
@@ -305,32 +306,32 @@ static void find_numbers(const sampler *s, const float *z, float temperature,
 {
     static const size_t first = 0;
     const int32_t num_kept = (int32_t)out->num_kept;
-    const cr_row_edits edits = {.temperature = temperature,
-                                .penalty = 1,
-                                .kept_first = num_kept ? &first : NULL,
-                                .kept_num = &num_kept,
-                                .kept_ids = s->kept};
+    const cr_row_processors processors = {.temperature = temperature,
+                                          .penalty = 1,
+                                          .kept_first = num_kept ? &first : NULL,
+                                          .kept_num = &num_kept,
+                                          .kept_ids = s->kept};
 
     if (out->id < 0 || out->id >= s->n) {
         out->id = -1;
         return;
     }
     out->log_prob =
-        s->log_prob(z, s->n, out->id, temperature != 1 || num_kept ? &edits : NULL, row, out);
+        s->log_prob(z, s->n, out->id, temperature != 1 || num_kept ? &processors : NULL, row, out);
     for (int64_t i = 0; i < row->num_top; i++)
         if (out->top_log_probs[i] < CRI_MAX_BANNED) out->top_log_probs[i] = -INFINITY;
 }
 
 static void draw_row(sampler *s, const float *logits, const cr_draw_row *row, cr_drawn *out)
 {
-    bool has_edit = cri_draw_has_edit(row), has_filter = cri_draw_has_filter(row, s->n),
+    bool has_processor = cri_draw_has_processor(row), has_filter = cri_draw_has_filter(row, s->n),
          is_raw = row->is_raw || row->temperature == 0;
     const float *z = logits;
 
     *out = (cr_drawn){
         .id = -1, .kept = out->kept, .top_ids = out->top_ids, .top_log_probs = out->top_log_probs};
-    if (has_edit || has_filter) z = memcpy(s->z, logits, (size_t)s->n * sizeof *s->z);
-    if (has_edit) edit(s, row);
+    if (has_processor || has_filter) z = memcpy(s->z, logits, (size_t)s->n * sizeof *s->z);
+    if (has_processor) edit(s, row);
     if (!has_filter) {
         out->id = s->draw(z, s->n, row->temperature, row->u, s->weight);
         find_numbers(s, is_raw ? logits : z, is_raw ? 1 : row->temperature, row, out);
@@ -350,7 +351,7 @@ void cri_cpu_draw(cr_device *dev, const cr_draw_args *a, cri_draw_fn draw, cri_l
     char *memory = cri_scratch(dev, CRI_SLOT_DRAW, bytes * (size_t)threads);
     const float *logits = cr_mem_to_host(a->logits);
 
-    CR_CHECK(a->part == CR_DRAW_ALL, "a part of a draw on a device without recordings");
+    CR_CHECK(a->part == CR_DRAW_ALL, "a part of a draw on a device without graphs");
     CRI_FOR(threads, r, a->num_rows, {
         sampler s = sampler_in(memory + bytes * (size_t)cri_thread(dev), a->vocab_size);
         s.draw = draw;

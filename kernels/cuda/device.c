@@ -5,7 +5,7 @@
  * the copy. An event is a number in a ring of CUDA events of its stream: when the ring has gone round, a wait for an old
  * one waits for the younger one in its place, which is later, and right.
  *
- * A recording is a graph of one stream. What can not be in it, or would be wrong when it runs again, is refused while it is made:
+ * A graph is captured from one stream. What can not be in it, or would be wrong when it runs again, is refused while it is made:
  * copies from and to the host (the slots of uploads hold other bytes later), allocation, release, waits, events, other streams.
  * It is good until memory is released, whose addresses it may have.
  *
@@ -58,13 +58,13 @@ typedef struct cuda { /* a device's `impl`; lanes have the same one */
     encode_map *encode; /* of tensor maps; NULL on a GPU without wgmma */
     address_range *range_of;
     const cr_mem *lent[MAX_LENT]; /* NULL: free */
-    pthread_mutex_t lock; /* recursive: of recording, and of downloads, which any thread may call */
-    const cr_device *recorder; /* the handle whose stream is recorded now, or NULL */
+    pthread_mutex_t lock; /* recursive: of a capture, and of downloads, which any thread may call */
+    const cr_device *recorder; /* the handle whose stream is captured now, or NULL */
     uint64_t num_released;     /* allocations */
 } cuda;
 
-struct cr_recording {
-    cudaGraphExec_t graph; /* NULL: not recorded */
+struct cr_graph {
+    cudaGraphExec_t graph; /* NULL: not captured */
     uint64_t key, num_released;
     bool has_run, is_refused; /* since then work was called; there was no memory for the graph */
 };
@@ -99,11 +99,11 @@ static bool is_lost(void)
     return cudaDeviceSynchronize() != cudaSuccess;
 }
 
-/* CR_EARG: not while operations are recorded. */
+/* CR_EARG: not while operations are captured. */
 static cr_status check_free(const cr_device *dev, const char *what, cr_err *err)
 {
     if (!((const cuda *)dev->impl)->recorder) return CR_OK;
-    return cr_fail(err, CR_EARG, "device cuda: %s while operations are recorded", what);
+    return cr_fail(err, CR_EARG, "device cuda: %s while operations are captured", what);
 }
 
 static stream *stream_of(const cr_device *dev)
@@ -116,7 +116,7 @@ cudaStream_t cri_cuda_stream(const cr_device *dev)
     const cuda *c = dev->impl;
 
     CR_CHECK(!c->recorder || dev->stream == c->recorder->stream,
-             "device cuda: a second stream is used while one is recorded");
+             "device cuda: a second stream is used while one is captured");
     (void)cudaSetDevice(c->gpu); /* it has worked when the device was opened */
     return stream_of(dev)->stream;
 }
@@ -286,7 +286,7 @@ static void cuda_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 
     (void)num_bytes;
     CR_CHECK(!((const cuda *)dev->impl)->recorder,
-             "device cuda: memory is released while operations are recorded");
+             "device cuda: memory is released while operations are captured");
     (void)cri_cuda_stream(dev);
     ((cuda *)dev->impl)->num_released++;
     if (is_lent(dev->impl, mem)) return;
@@ -445,7 +445,7 @@ static cr_status cuda_download(cr_device *dev, void *dst, const cr_mem *src, siz
     cuda *c = dev->impl;
     cr_status status;
 
-    pthread_mutex_lock(&c->lock); /* CUDA refuses to wait for a stream that is recorded */
+    pthread_mutex_lock(&c->lock); /* CUDA refuses to wait for a stream that is captured */
     status = check_free(dev, "a download", err);
     if (status == CR_OK) status = check_work(cudaStreamSynchronize(cri_cuda_stream(dev)), err);
     if (status == CR_OK)
@@ -535,39 +535,39 @@ static cr_status cuda_is_over(cr_device *dev, const cr_event *event, bool *out, 
     return *out ? check_work(code, err) : CR_OK;
 }
 
-/* ---- recordings ---- */
+/* ---- graphs ---- */
 
-static void drop_graph(const cr_device *dev, cr_recording *r)
+static void drop_graph(const cr_device *dev, cr_graph *r)
 {
     cudaError_t code;
 
     if (!r->graph) return;
     code = cudaStreamSynchronize(cri_cuda_stream(dev));
     if (code == cudaSuccess) code = cudaGraphExecDestroy(r->graph);
-    CR_CHECK(code == cudaSuccess || is_lost(), "a recording: %s", cudaGetErrorString(code));
+    CR_CHECK(code == cudaSuccess || is_lost(), "a graph: %s", cudaGetErrorString(code));
     r->graph = NULL;
 }
 
-static void cuda_drop_recording(cr_device *dev, cr_recording *r)
+static void cuda_graph_destroy(cr_device *dev, cr_graph *r)
 {
     drop_graph(dev, r);
     cr_free(r);
 }
 
 /* Of making the graph or of its launch, which has done nothing if it has failed. */
-static cr_status check_graph(const cr_device *dev, cr_recording *r, cudaError_t code, cr_err *err)
+static cr_status check_graph(const cr_device *dev, cr_graph *r, cudaError_t code, cr_err *err)
 {
-    if (code != cudaErrorMemoryAllocation) return check("a recording", code, err);
+    if (code != cudaErrorMemoryAllocation) return check("a graph", code, err);
     (void)cudaGetLastError();
     drop_graph(dev, r);
     r->is_refused = true;
     cr_log(CR_LOG_WARN, "cuda",
-           "no GPU memory is left for a recording: its operations are queued one by one, which is "
+           "no GPU memory is left for a graph: its operations are queued one by one, which is "
            "slower");
     return CR_OK;
 }
 
-static cr_status record(cr_device *dev, cr_recording *r, cr_work work, void *ctx, cr_err *err)
+static cr_status record(cr_device *dev, cr_graph *r, cr_work work, void *ctx, cr_err *err)
 {
     cuda *c = dev->impl;
     cudaStream_t on = cri_cuda_stream(dev);
@@ -575,14 +575,14 @@ static cr_status record(cr_device *dev, cr_recording *r, cr_work work, void *ctx
     cudaError_t code;
 
     pthread_mutex_lock(&c->lock);
-    if (check("a recording", cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal), err) ==
+    if (check("a graph", cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal), err) ==
         CR_OK) {
         c->recorder = dev;
         cr_note(work(ctx, err));
         c->recorder = NULL;
         code = cudaStreamEndCapture(on, &graph);
         if (err->status == CR_OK)
-            cr_note(check("a recording", code, err));
+            cr_note(check("a graph", code, err));
         else
             (void)cudaGetLastError(); /* what went wrong is in err */
     }
@@ -593,23 +593,23 @@ static cr_status record(cr_device *dev, cr_recording *r, cr_work work, void *ctx
     return err->status;
 }
 
-static cr_status cuda_run_recorded(cr_device *dev, cr_recording **recording, uint64_t key,
-                                   cr_work work, void *ctx, cr_err *err)
+static cr_status cuda_graph_run(cr_device *dev, cr_graph **graph, uint64_t key, cr_work work,
+                                void *ctx, cr_err *err)
 {
     const cuda *c = dev->impl;
-    cr_recording *r = *recording;
+    cr_graph *r = *graph;
 
-    CR_TRY(check_free(dev, "a recording", err));
-    if (!r) r = *recording = CR_NEW(cr_recording);
+    CR_TRY(check_free(dev, "a graph", err));
+    if (!r) r = *graph = CR_NEW(cr_graph);
     if (r->key != key || r->num_released != c->num_released) {
         drop_graph(dev, r);
-        *r = (cr_recording){.key = key, .num_released = c->num_released};
+        *r = (cr_graph){.key = key, .num_released = c->num_released};
     }
     if (!r->graph && r->has_run && !r->is_refused) CR_TRY(record(dev, r, work, ctx, err));
     if (r->graph) {
         CR_TRY(check_graph(dev, r, cudaGraphLaunch(r->graph, cri_cuda_stream(dev)), err));
         if (r->graph) {
-            dev->streams[0]->stats.num_replayed++;
+            dev->streams[0]->stats.num_graph_launches++;
             return CR_OK;
         }
     }
@@ -683,8 +683,8 @@ static const cr_kernels table = {.name = "cuda",
                                  .record = cuda_record,
                                  .wait = cuda_wait,
                                  .is_over = cuda_is_over,
-                                 .run_recorded = cuda_run_recorded,
-                                 .drop_recording = cuda_drop_recording,
+                                 .graph_run = cuda_graph_run,
+                                 .graph_destroy = cuda_graph_destroy,
                                  .host_alloc = cuda_host_alloc,
                                  .host_release = cuda_host_release,
                                  .upload_async = cuda_upload_async,

@@ -2,9 +2,9 @@
 #ifndef CR_CUDA_ENDING_H
 #define CR_CUDA_ENDING_H
 
+#include "kernels/cuda/head/log_probs.h"
 #include "kernels/cuda/op.h"
 #include "kernels/cuda/product.h"
-#include "kernels/cuda/words.h"
 
 static __device__ __forceinline__ void store_two(float *p, float x, float y)
 {
@@ -84,26 +84,26 @@ template <class To, class Aux> static inline ending<To, Aux> ending_of(const cri
 typedef struct cri_dz {
     const float *lse, *mean_z, *grad_log_prob, *grad_entropy;
     const int32_t *labels;
-    word_edits edits;
-    int64_t first_row, first_word; /* of the product's C */
-    const float *rest, *log_sum;   /* of a loss over words; NULL: none */
+    row_processors processors;
+    int64_t first_row, first_token; /* of the product's C */
+    const float *rest, *log_sum;    /* of a loss over tokens; NULL: none */
     float temperature;
 } cri_dz;
 
-/* dz of the words of one row. */
+/* dz of the tokens of one row. */
 struct dz_row {
-    const word_edits *edits;
-    int64_t row, first_word, num_cols;
+    const row_processors *processors;
+    int64_t row, first_token, num_cols;
     float lse, mean_z, g, ge;
     int32_t label;
-    float rest, log_sum, temperature; /* rest 0: no loss over words */
+    float rest, log_sum, temperature; /* rest 0: no loss over tokens */
 
     __device__ __forceinline__ float at(int64_t col, float z) const
     {
-        int32_t id = (int32_t)(first_word + col);
+        int32_t id = (int32_t)(first_token + col);
         float slope, d;
 
-        if (!edit_word(*edits, row, id, z, slope)) return 0.0f;
+        if (!process_logit(*processors, row, id, z, slope)) return 0.0f;
         d = -(expf(z - lse) * fmaf(ge, z - mean_z, g));
         if (id == label) d += g;
         if (rest != 0.0f) d = fmaf(rest, expf(z / temperature - log_sum), d);
@@ -122,8 +122,8 @@ template <class To> struct dz_ending {
 
         if (i >= m) return {};
         return {c + i * ldc,
-                {&dz.edits, at, dz.first_word, n, dz.lse[at], dz.mean_z[at], dz.grad_log_prob[at],
-                 dz.grad_entropy ? dz.grad_entropy[at] : 0.0f, dz.labels[at],
+                {&dz.processors, at, dz.first_token, n, dz.lse[at], dz.mean_z[at],
+                 dz.grad_log_prob[at], dz.grad_entropy ? dz.grad_entropy[at] : 0.0f, dz.labels[at],
                  dz.rest ? dz.rest[at] : 0.0f, dz.rest ? dz.log_sum[at] : 0.0f, dz.temperature}};
     }
 };

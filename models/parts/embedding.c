@@ -1,4 +1,4 @@
-/* embedding.c -- the table of words: ids to rows of the stream, with its adapter, and back. */
+/* embedding.c -- the embedding table: ids to rows of the stream, with its adapter, and back. */
 #include "models/parts/adapters.h"
 
 /* y = x times the factor that the model's embeddings have; nothing where they have none. */

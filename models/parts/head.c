@@ -1,4 +1,4 @@
-/* head.c -- heads: log-probs of labels or logits from a table of words, and a value. */
+/* head.c -- heads: log-probs of labels or logits over the vocabulary, and a value. */
 #include "models/parts/head.h"
 
 #include "models/parts/adapters.h"
@@ -19,7 +19,7 @@ static cr_status push_rows(cr_stack *stack, const cri_head *h, const void *host,
 
 /* ---- a language model's ---- */
 
-/* An output of the head: memory of the device for num_cols words of 4 bytes a row, and where they go. */
+/* An output of the head: memory of the device for num_cols elements of 4 bytes a row, and where they go. */
 typedef struct head_value {
     void *host; /* NULL: not wanted */
     int64_t num_cols;
@@ -29,18 +29,18 @@ typedef struct head_value {
 /* Log-probs of the candidates and the log-sum at another temperature: the head once more. */
 static cr_status temper(cr_pass *p, const cr_head_args *all, const cr_outputs *out, cr_err *err)
 {
-    const size_t rows = (size_t)all->num_rows * 4, words = rows * (size_t)out->num_candidates;
-    const cr_row_edits_mem edits = {.temperature = out->temperature, .penalty = 1};
+    const size_t rows = (size_t)all->num_rows * 4, chosen = rows * (size_t)out->num_candidates;
+    const cr_row_processors_mem processors = {.temperature = out->temperature, .penalty = 1};
     cr_head_args a = *all;
 
     if (out->temperature < 1 || out->temperature > 1) {
-        a.edits = &edits;
+        a.processors = &processors;
         a.log_prob = a.entropy = a.mean_z = NULL;
         CR_TRY(cri_push_32bit(p->scratch, a.num_rows, &a.lse, err));
         CR_TRY(cri_push_32bit(p->scratch, a.num_rows * a.num_chosen, &a.chosen_log_prob, err));
         CR_TRY(cr_head(p->dev, &a, err));
     }
-    if (words) CR_TRY(cr_download(p->dev, out->tempered, a.chosen_log_prob, words, err));
+    if (chosen) CR_TRY(cr_download(p->dev, out->tempered, a.chosen_log_prob, chosen, err));
     return cr_download(p->dev, out->log_sum, a.lse, rows, err);
 }
 
@@ -155,10 +155,10 @@ static cr_head_args head_args(const cr_module *m, const cr_pass *p, const cr_mem
                           .num_rows = h->num_rows,
                           .lse = h->lse,
                           .mean_z = h->mean_z,
-                          .edits = p->batch->edits ? &p->index.edits : NULL};
+                          .processors = p->batch->processors ? &p->index.processors : NULL};
 }
 
-static cr_status words_forward(const cr_module *m, cr_pass *p, const cr_mem *normed,
+static cr_status vocab_forward(const cr_module *m, cr_pass *p, const cr_mem *normed,
                                const cri_head_want *want, cr_err *err)
 {
     const cr_weight *w = &cri_own(cri_now(m, p)->weight)->weight;
@@ -172,9 +172,9 @@ static cr_status words_forward(const cr_module *m, cr_pass *p, const cr_mem *nor
     return outputs(p, &a, want->out, err);
 }
 
-/* A loss over words, from the host. */
-static cr_status push_words(cr_pass *p, const cr_outputs *grad, cr_head_grad_args *a,
-                            cr_head_words *words, cr_err *err)
+/* A loss over ids, from the host. */
+static cr_status push_chosen(cr_pass *p, const cr_outputs *grad, cr_head_grad_args *a,
+                             cr_head_chosen *chosen, cr_err *err)
 {
     const cri_head *h = &p->state->head;
     const size_t bytes = (size_t)(h->num_rows * grad->num_candidates) * 4;
@@ -185,11 +185,11 @@ static cr_status push_words(cr_pass *p, const cr_outputs *grad, cr_head_grad_arg
     CR_TRY(cr_stack_push_copy(p->scratch, grad->tempered, bytes, &dz, err));
     CR_TRY(push_rows(p->scratch, h, grad->rest, &rest, err));
     CR_TRY(push_rows(p->scratch, h, grad->log_sum, &log_sum, err));
-    *words = (cr_head_words){dz, rest, log_sum, grad->temperature};
+    *chosen = (cr_head_chosen){dz, rest, log_sum, grad->temperature};
     a->fwd.num_chosen = grad->num_candidates;
     a->fwd.chosen_ids = ids;
     a->fwd.chosen_log_prob = log_probs;
-    a->words = words;
+    a->chosen = chosen;
     return CR_OK;
 }
 
@@ -206,16 +206,16 @@ static cr_status back_some(cr_pass *p, const cr_head_grad_args *a, const cr_outp
     const cr_weight *w = a->fwd.w;
     const cr_logits_loss *loss = grad->logits_loss;
     const cr_mem *x = cr_at_const(p->dtype, a->fwd.x, s->first * w->num_cols);
-    size_t words = (size_t)(s->num * w->num_rows);
-    float *back = s->host + words;
+    size_t chosen = (size_t)(s->num * w->num_rows);
+    float *back = s->host + chosen;
 
     CR_TRY(cr_logits(p->dev, &(cr_logits_args){x, w, s->num, s->z}, err));
-    CR_TRY(cr_download(p->dev, s->host, s->z, words * sizeof *back, err));
+    CR_TRY(cr_download(p->dev, s->host, s->z, chosen * sizeof *back, err));
     CR_TRY(loss->run(loss->ctx, grad->first_row + s->first, s->num, s->host, back, err));
-    for (size_t i = 0; i < words; i++)
+    for (size_t i = 0; i < chosen; i++)
         back[i] *= loss->scale;
-    CR_TRY(cr_upload(p->dev, s->z, back, words * sizeof *back, err));
-    CR_TRY(cr_cast(p->dev, &(cr_cast_args){p->dtype, s->dz, CR_F32, s->z, words}, err));
+    CR_TRY(cr_upload(p->dev, s->z, back, chosen * sizeof *back, err));
+    CR_TRY(cr_cast(p->dev, &(cr_cast_args){p->dtype, s->dz, CR_F32, s->z, chosen}, err));
     return cr_linear_grad(
         p->dev,
         &(cr_linear_grad_args){.x = x,
@@ -250,12 +250,12 @@ out:
     return err->status;
 }
 
-static cr_status words_backward(const cr_module *m, cr_pass *p, const cr_mem *normed,
+static cr_status vocab_backward(const cr_module *m, cr_pass *p, const cr_mem *normed,
                                 const cr_outputs *grad, cr_mem *dx, cr_err *err)
 {
     const cri_head *h = &p->state->head;
     cr_mem *of[CR_NUM_OUTPUTS] = {NULL};
-    cr_head_words words;
+    cr_head_chosen chosen;
     cr_head_grad_args a;
 
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
@@ -265,15 +265,15 @@ static cr_status words_backward(const cr_module *m, cr_pass *p, const cr_mem *no
                             .grad_entropy = of[CR_ENTROPY],
                             .dx = dx,
                             .dw = cri_grad(m->weight)};
-    if (grad->num_candidates) CR_TRY(push_words(p, grad, &a, &words, err));
+    if (grad->num_candidates) CR_TRY(push_chosen(p, grad, &a, &chosen, err));
     CR_TRY(cr_head_grad(p->dev, &a, err));
     return grad->logits_loss ? back_logits(p, &a, grad, err) : CR_OK;
 }
 
-const cri_head_ops cri_words_head_ops = {.gives = {[CR_LOG_PROB] = true, [CR_ENTROPY] = true},
-                                         .has_words = true,
-                                         .forward = words_forward,
-                                         .backward = words_backward};
+const cri_head_ops cri_vocab_head_ops = {.gives = {[CR_LOG_PROB] = true, [CR_ENTROPY] = true},
+                                         .has_logits = true,
+                                         .forward = vocab_forward,
+                                         .backward = vocab_backward};
 
 /* ---- a value ---- */
 

@@ -3,7 +3,7 @@
 #include "models/pass_impl.h"
 #include "models/weights.h"
 
-struct cr_words_table {
+struct cr_vocab_table {
     cr_device *dev;
     cr_mem *data;
     cr_stack *scratch;
@@ -11,7 +11,7 @@ struct cr_words_table {
     cr_weight weight;
 };
 
-static cr_status fill(cr_words_table *t, const cr_param *param, const cr_weights *weights,
+static cr_status fill(cr_vocab_table *t, const cr_param *param, const cr_weights *weights,
                       cr_err *err)
 {
     const int64_t row = param->shape[1];
@@ -34,10 +34,10 @@ out:
     return err->status;
 }
 
-cr_status cr_words_table_open(const char *folder, cr_device *dev, cr_dtype dtype,
-                              cr_words_table **out, cr_err *err)
+cr_status cr_vocab_table_open(const char *folder, cr_device *dev, cr_dtype dtype,
+                              cr_vocab_table **out, cr_err *err)
 {
-    cr_words_table *t = CR_NEW(cr_words_table);
+    cr_vocab_table *t = CR_NEW(cr_vocab_table);
     cr_weights *weights = NULL;
     cr_model *model = NULL;
     const cr_param *param;
@@ -55,11 +55,11 @@ out:
     cr_weights_close(weights);
     cr_model_free(model);
     *out = err->status == CR_OK ? t : NULL;
-    if (err->status != CR_OK) cr_words_table_close(t);
+    if (err->status != CR_OK) cr_vocab_table_close(t);
     return err->status;
 }
 
-void cr_words_table_close(cr_words_table *t)
+void cr_vocab_table_close(cr_vocab_table *t)
 {
     if (!t) return;
     cr_device_free(t->dev, t->data, t->num_bytes);
@@ -67,17 +67,17 @@ void cr_words_table_close(cr_words_table *t)
     cr_free(t);
 }
 
-int64_t cr_words_table_num_words(const cr_words_table *t)
+int64_t cr_vocab_table_num_ids(const cr_vocab_table *t)
 {
     return t->weight.num_rows;
 }
 
-int64_t cr_words_table_num_states(const cr_words_table *t)
+int64_t cr_vocab_table_num_states(const cr_vocab_table *t)
 {
     return t->weight.num_cols;
 }
 
-cr_status cr_words_table_logits(cr_words_table *t, const float *states, int64_t num, float *logits,
+cr_status cr_vocab_table_logits(cr_vocab_table *t, const float *states, int64_t num, float *logits,
                                 cr_err *err)
 {
     const size_t in = (size_t)(num * t->weight.num_cols), out = (size_t)(num * t->weight.num_rows);

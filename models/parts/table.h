@@ -1,21 +1,21 @@
-/* table.h -- a model's table of words without the rest of it: logits from states (cr_outputs.states), with the bits of its own head.
+/* table.h -- a model's vocabulary head without the rest of it: logits from states (cr_outputs.states), with the bits of its own head.
  *
- * Ownership: a cr_words_table owns its memory of the device. One thread.
+ * Ownership: a cr_vocab_table owns its memory of the device. One thread.
  */
 #ifndef CR_WORDS_TABLE_H
 #define CR_WORDS_TABLE_H
 
 #include "models/models.h"
 
-typedef struct cr_words_table cr_words_table;
+typedef struct cr_vocab_table cr_vocab_table;
 /* Of a MODEL folder, in the dtype of its passes. The whole table is on this device. */
-CR_MUST cr_status cr_words_table_open(const char *folder, cr_device *dev, cr_dtype dtype,
-                                      cr_words_table **out, cr_err *err);
-void cr_words_table_close(cr_words_table *t); /* accepts NULL */
-int64_t cr_words_table_num_words(const cr_words_table *t);
-int64_t cr_words_table_num_states(const cr_words_table *t);
+CR_MUST cr_status cr_vocab_table_open(const char *folder, cr_device *dev, cr_dtype dtype,
+                                      cr_vocab_table **out, cr_err *err);
+void cr_vocab_table_close(cr_vocab_table *t); /* accepts NULL */
+int64_t cr_vocab_table_num_ids(const cr_vocab_table *t);
+int64_t cr_vocab_table_num_states(const cr_vocab_table *t);
 /* states [num, num_states], host; logits [num, num_words], host. */
-CR_MUST cr_status cr_words_table_logits(cr_words_table *t, const float *states, int64_t num,
+CR_MUST cr_status cr_vocab_table_logits(cr_vocab_table *t, const float *states, int64_t num,
                                         float *logits, cr_err *err);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct targets {
     cr_module **linears; /* of layers, but those of blocks; owned */
     block *blocks;       /* owned */
     size_t num_linears, num_blocks;
-    cr_module *table, *head; /* of words */
+    cr_module *table, *head; /* of the vocabulary */
     const char **names;      /* of all that may be named; owned */
     size_t num_names;
 } targets;

@@ -15,7 +15,7 @@ char *cr_recorded_path(const char *folder, int64_t step);
  * cr_recorded_path names a file. */
 CR_MUST cr_status cr_recorded_rollout(const char *folder, int64_t step, const cr_config *config,
                                       const cr_dataset *data, cr_rollout *out, cr_err *err);
-/* Cursors after the step drew these groups, whose places were dealt (cr_cursors_deal): past those that it rejected, too. False: the
+/* Cursors after the step drew these groups, whose places were distributed (cr_cursors_deal): past those that it rejected, too. False: the
  * orders are not those in which that run drew, as with another seed; cursors are then as they were. */
 bool cr_recorded_follow(const cr_rollout *r, const cr_dataset *data, cr_order *orders,
                         cr_cursor *cursors, size_t num_domains);

@@ -225,7 +225,7 @@ static cr_status edit_one(const replay *r, const reward_change *change, cr_rollo
     return CR_OK;
 }
 
-static cr_status edit(void *context, cr_rollout *rollout, cr_err *err)
+static cr_status change(void *context, cr_rollout *rollout, cr_err *err)
 {
     const replay *r = context;
 
@@ -243,8 +243,8 @@ static cr_status train(replay *r, const char *from, int64_t end, const char *out
                                         "track_with=none", "logging_dir=null"};
     const cr_start_args start = {.hosts = r->args->hosts,
                                  .end_step = end,
-                                 .edit = is_changed && r->num_rewards ? edit : NULL,
-                                 .edit_context = r,
+                                 .change = is_changed && r->num_rewards ? change : NULL,
+                                 .change_context = r,
                                  .has_terms = is_changed && r->args->has_terms,
                                  .only = is_changed ? r->args->only : NULL};
     cr_run_words keys = {.num_made = 0};

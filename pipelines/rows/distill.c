@@ -1,4 +1,4 @@
-/* distill.c -- distillation on given answers: the likeliest words of each learnt token by the teacher, and how far the student's
+/* distill.c -- distillation on given answers: the likeliest ids of each learnt token by the teacher, and how far the student's
  * distribution is from them (rl/distill.h; see rows.h and docs/distill.md). Rows are those of sft. */
 #include "exchange/record.h"
 #include "pipelines/rows/rows.h"
@@ -10,7 +10,7 @@
 
 typedef struct distill {
     int64_t vocab;  /* of the student */
-    int64_t top;    /* words of a token that the teacher is asked for; 0: its states */
+    int64_t top;    /* ids of a token that the teacher is asked for; 0: its states */
     int64_t hidden; /* numbers of a state */
 } distill;
 
@@ -37,7 +37,7 @@ static cr_status load(cr_rows *r, const cr_worker_config *from, cr_dataset *data
 }
 
 /* Words of the teacher that the student does not have, of padding, are none: they count to the tail. */
-static void drop_unknown(struct cr_batch_words *w, size_t num_tokens, int64_t vocab)
+static void drop_unknown(struct cr_batch_teacher *w, size_t num_tokens, int64_t vocab)
 {
     for (size_t i = 0; i < num_tokens * w->num; i++) {
         if (w->ids[i] < vocab) continue;
@@ -59,8 +59,8 @@ static cr_status ask_teacher(cr_rows *r, cr_sample_batch *b, cr_err *err)
         cr_record_set_int(&command, CR_FIELD_STATES, 1);
     if (cr_role_call_run(r->run, &call, err) == CR_OK)
         cr_note(
-            cr_role_call_read_words(&call, (size_t)(d->top ? d->top : d->hidden), !d->top, err));
-    if (err->status == CR_OK && d->top) drop_unknown(&b->words, b->num_tokens, d->vocab);
+            cr_role_call_read_teacher(&call, (size_t)(d->top ? d->top : d->hidden), !d->top, err));
+    if (err->status == CR_OK && d->top) drop_unknown(&b->teacher, b->num_tokens, d->vocab);
     cr_role_call_free(&call);
     cr_record_free(&command);
     return err->status;

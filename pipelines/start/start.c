@@ -326,8 +326,8 @@ cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
     status = cr_run_open(&run, config, config_path, &hosts, &endpoint, first_step, err);
     run.end_step = args->end_step ? args->end_step : config->max_steps;
-    run.edit = args->edit;
-    run.edit_context = args->edit_context;
+    run.change = args->change;
+    run.change_context = args->change_context;
     run.has_terms = args->has_terms;
     run.only = args->only;
     if (changes) cr_log(CR_LOG_WARN, "run", "%s", changes);

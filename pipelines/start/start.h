@@ -18,8 +18,8 @@ typedef struct cr_start_args {
     int64_t
         end_step; /* the run ends after the step before this one, which is saved; 0: max_steps */
     /* changes to recorded samples (rollouts_from) before anything is learned from them; NULL: none */
-    cr_status (*edit)(void *context, struct cr_rollout *rollout, cr_err *err);
-    void *edit_context;
+    cr_status (*change)(void *context, struct cr_rollout *rollout, cr_err *err);
+    void *change_context;
     /* of the last step: */
     bool has_terms;       /* what each sample's loss was made of is written: terms/ (docs/why.md) */
     const uint64_t *only; /* id of the sample whose gradient alone is derived; NULL: all */

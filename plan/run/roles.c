@@ -216,7 +216,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     bytes.kept += packed;
     for (size_t i = 0; i < model->num_params; i++)
         out->num_elems += model->params[i]->num_elems;
-    out->num_recorded = cr_engine_max_captured(model, w->engine.enforce_eager);
+    out->num_graphs = cr_engine_max_captured(model, w->engine.enforce_eager);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};
     out->synced.num = 1;
     out->first_sync_bytes = cr_weight_copy_sync_bytes(weights, /*is_first=*/true);
@@ -268,7 +268,7 @@ static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan
                             (long long)(bytes.values + packed)));
     out->cache_bytes = bytes.kept;
     bytes.kept += packed;
-    out->num_recorded = cr_engine_max_captured(model, /*is_eager=*/false);
+    out->num_graphs = cr_engine_max_captured(model, /*is_eager=*/false);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"judge", bytes};
 out:
     if (dev) cr_device_close(dev);

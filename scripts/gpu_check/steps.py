@@ -72,7 +72,7 @@ STEPS = [
          ["unit_kernels_attention_long", "whole"], in_sim=False, reads=("tests/parity/attention.json",)),
     Step("words", 45, "log-probs, filters and draws against the cpu", ["unit_kernels_words"]),
     Step("memory", 30, "memory, streams, events", ["cuda_device"], ["cuda_probe"]),
-    Step("graphs", 30, "recorded steps (CUDA graphs) have the bits of the same steps without", ["cuda_recordings"]),
+    Step("graphs", 30, "recorded steps (CUDA graphs) have the bits of the same steps without", ["cuda_engine_graphs"]),
     speed("ops", 75, "products, attention, bytes a second, beside cuBLAS and PyTorch where they are", "--only", "^(?!train|decode)"),
     speed("decode", 45, "tokens a second of the generation, greedy and with top_k 100, top_p 0.99", "--no-peers", "--only", "^decode"),
     speed("train", 60, "tokens a second of training", "--no-peers", "--only", "^train"),

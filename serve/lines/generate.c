@@ -477,7 +477,8 @@ static cr_status settle(void *ctx, const cr_session *session, cr_err *err)
         .repetition_penalty =
             (float)(isnan(o->repetition_penalty) ? g->repetition_penalty : o->repetition_penalty),
         .max_new_tokens = o->max_new_tokens == CR_NOT_GIVEN ? g->max_new_tokens : o->max_new_tokens,
-        .edits = {.presence = (float)o->presence_penalty, .frequency = (float)o->frequency_penalty},
+        .processors = {.presence = (float)o->presence_penalty,
+                       .frequency = (float)o->frequency_penalty},
         .min_new_tokens = o->min_new_tokens,
         .stop = o->stop.num ? o->stop.word : (const char *const *)g->stop_strings,
         .num_stop = o->stop.num ? o->stop.num : g->num_stop_strings,

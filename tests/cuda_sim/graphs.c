@@ -1,6 +1,6 @@
 /* Captures and graphs on the simulated GPU: what CUDA refuses while a stream is captured is refused with its codes; a missing edge, a
  * stale address, a graph that is gone are named; memory that runs out for graphs is no error of croll. And how many graphs an
- * engine keeps, and what they save. Not covered: the kernels of a step (tests/cuda/recordings.c). */
+ * engine keeps, and what they save. Not covered: the kernels of a step (tests/cuda/engine_graphs.c). */
 #include "engine/engine.h"
 #include "kernels/kernels.h"
 #include "models/weights.h"
@@ -402,7 +402,7 @@ static void leave_graph(const void *args)
     exit(0);
 }
 
-/* ---- croll's recordings ---- */
+/* ---- croll's graphs ---- */
 
 static cr_device *dev;
 static cr_err err;
@@ -449,12 +449,12 @@ static void check_all(const doubling *d, float want)
         if (got[i] != want) _exit(1);
 }
 
-/* There is memory for one graph: the second recording calls, and the first goes on. Two warnings are said: it is tried again after
+/* There is memory for one graph: the second graph calls, and the first goes on. Two warnings are said: it is tried again after
  * memory was freed. */
 static void little_memory(const void *args)
 {
     doubling d = new_doubling();
-    cr_recording *r[2] = {NULL, NULL};
+    cr_graph *r[2] = {NULL, NULL};
     cr_mem *other_memory;
 
     (void)args;
@@ -462,17 +462,17 @@ static void little_memory(const void *args)
     setenv("CROLL_SIM_LEAKS", "1", 1);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 2; k++)
-            must(cr_run_recorded(dev, &r[k], 1, twice, &d, &err));
+            must(cr_graph_run(dev, &r[k], 1, twice, &d, &err));
     check_all(&d, 256);
-    if (cr_device_get_stats(dev).num_replayed != 3) _exit(1);
+    if (cr_device_get_stats(dev).num_graph_launches != 3) _exit(1);
     must(cr_device_alloc(dev, 8, &other_memory, &err));
     cr_device_free(dev, other_memory, 8);
     for (int i = 0; i < 3; i++)
         for (int k = 1; k >= 0; k--)
-            must(cr_run_recorded(dev, &r[k], 1, twice, &d, &err));
+            must(cr_graph_run(dev, &r[k], 1, twice, &d, &err));
     check_all(&d, 256 * 64);
     for (int k = 0; k < 2; k++)
-        cr_recording_destroy(dev, r[k]);
+        cr_graph_destroy(dev, r[k]);
     cr_device_free(dev, d.x, BYTES);
     cr_device_close(dev);
     exit(0);
@@ -481,12 +481,12 @@ static void little_memory(const void *args)
 static void second_stream(const void *args)
 {
     doubling d = new_doubling();
-    cr_recording *r = NULL;
+    cr_graph *r = NULL;
 
     (void)args;
-    must(cr_run_recorded(dev, &r, 1, twice, &d, &err));
+    must(cr_graph_run(dev, &r, 1, twice, &d, &err));
     d.on = cr_device_stream(dev, CR_STREAM_COPY);
-    must(cr_run_recorded(dev, &r, 1, twice, &d, &err));
+    must(cr_graph_run(dev, &r, 1, twice, &d, &err));
 }
 
 static void *download(void *ctx)
@@ -514,11 +514,11 @@ static cr_status download_and_double(void *ctx, cr_err *e)
 static void download_meanwhile(const void *args)
 {
     doubling d = new_doubling();
-    cr_recording *r = NULL;
+    cr_graph *r = NULL;
 
     (void)args;
     for (int i = 0; i < 2; i++) {
-        must(cr_run_recorded(dev, &r, 1, download_and_double, &d, &err));
+        must(cr_graph_run(dev, &r, 1, download_and_double, &d, &err));
         pthread_join(downloader, NULL);
     }
     check_all(&d, 4);
@@ -542,7 +542,7 @@ static void test_cases(void **state)
         {launch_destroyed, SIM_DIED, "a launch of a graph that was destroyed"},
         {destroy_twice, SIM_DIED, "a graph is destroyed twice"},
         {leave_graph, SIM_DIED, "at exit 0 bytes of device memory, 0 pinned buffers and 1 graphs"},
-        {little_memory, 0, "no GPU memory is left for a recording"},
+        {little_memory, 0, "no GPU memory is left for a graph"},
         {second_stream, 1, "a second stream is used while one is recorded"},
         {download_meanwhile, 0, ""},
     };

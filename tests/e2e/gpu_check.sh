@@ -24,7 +24,7 @@ esac
 {"name":"gpu","status":"'${FAKE_GPU:-ok}'","found":"a pretended GPU"}'
 SH
 chmod +x $built/croll
-for program in unit_kernels_{devices,attention,attention_long,words} cuda_device cuda_probe cuda_recordings bench_{products,ops,train,decode}; do
+for program in unit_kernels_{devices,attention,attention_long,words} cuda_device cuda_probe cuda_engine_graphs bench_{products,ops,train,decode}; do
     cp $built/croll $built/$program
 done
 export FAKE= FAKE_PID=$tmp/pid

@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_lora_experts.sh -- rlvr with adapters of attention, experts, routers and the table of words, and a head in full: generation has the bits of training; on two ranks with
+# run_lora_experts.sh -- rlvr with adapters of attention, experts, routers and the embedding table, and a head in full: generation has the bits of training; on two ranks with
 # the experts dealt to them the numbers of one rank; the checkpoint has PEFT's tensors of all experts, from which training goes on, also
 # on the other mesh, and the same adapter starts a run.
 # Not covered: PEFT (tests/parity/peft_folder.py), more ranks (tests/mesh/experts.c).

@@ -35,6 +35,6 @@ cmp $tmp/filtered/latest/actor_train/model.safetensors $tmp/computed/latest/acto
 # its weights are those of the reference all the time, and so are its log-probs: of the same words
 ! values actor/kl_loss $tmp/reference/metrics.jsonl | grep -vx 0 || fail "kl of equal weights"
 ! values actor/ratio_max $tmp/reference/metrics.jsonl | grep -vx 1 || fail "ratio of equal weights"
-grep -q '"log_mass":\[[^]]*-.*"kept_ids":\[\[' $tmp/filtered/rollouts/step-000001.jsonl || fail "no kept words in the rollout"
-! grep -q 'log_mass\|kept_ids' $tmp/temperature/rollouts/step-000001.jsonl || fail "kept words without filters"
-! grep -q 'log_mass\|kept_ids' $tmp/raw/rollouts/step-000001.jsonl || fail "kept words with raw log-probs"
+grep -q '"log_mass":\[[^]]*-.*"kept_ids":\[\[' $tmp/filtered/rollouts/step-000001.jsonl || fail "no kept ids in the rollout"
+! grep -q 'log_mass\|kept_ids' $tmp/temperature/rollouts/step-000001.jsonl || fail "kept ids without filters"
+! grep -q 'log_mass\|kept_ids' $tmp/raw/rollouts/step-000001.jsonl || fail "kept ids with raw log-probs"

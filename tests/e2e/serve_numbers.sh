@@ -113,10 +113,10 @@ assert text == [x["text"] for x in whole["choices"]]
 assert numbers == [x["logprobs"]["token_logprobs"] for x in whole["choices"]]
 
 # one token, which a round draws, is the first of many, which the engine draws, whatever changes its logits
-edits = {"prompt": [p, ids[7]], "n": 8, "seed": 3, "logprobs": 0, "return_token_ids": True, "temperature": 1.1, "top_k": 15, "logit_bias": {"50": 3.0, "51": -100},
+processors = {"prompt": [p, ids[7]], "n": 8, "seed": 3, "logprobs": 0, "return_token_ids": True, "temperature": 1.1, "top_k": 15, "logit_bias": {"50": 3.0, "51": -100},
          "allowed_token_ids": list(range(40, 60)), "min_tokens": 1, "stop_token_ids": [52], "bad_words": ["5", "67"], "presence_penalty": 1.5, "repetition_penalty": 1.2}
-many = post("/v1/completions", dict(edits, max_tokens=6))["choices"]
-for x, y in zip(post("/v1/completions", dict(edits, max_tokens=1))["choices"], many):
+many = post("/v1/completions", dict(processors, max_tokens=6))["choices"]
+for x, y in zip(post("/v1/completions", dict(processors, max_tokens=1))["choices"], many):
     assert x["token_ids"] == y["token_ids"][:1] and x["logprobs"]["token_logprobs"] == y["logprobs"]["token_logprobs"][:1], (x, y)
     assert 40 <= min(y["token_ids"]) and max(y["token_ids"]) < 60 and 51 not in y["token_ids"] and y["token_ids"][0] != 52
     assert 53 not in y["token_ids"] and (54, 55) not in zip(y["token_ids"], y["token_ids"][1:]), y

@@ -45,7 +45,7 @@ static void read_sample(const cr_record *r)
     cr_sample_reward_free(&x);
     for (size_t t = 0, at = 0; is_read && s.kept.num && t < s.num_ids; t++)
         for (int32_t k = 0; k < s.kept.num[t]; k++, at++)
-            CR_CHECK(at < s.kept.num_ids && s.kept.ids[at] >= 0, "kept word %zu", at);
+            CR_CHECK(at < s.kept.num_ids && s.kept.ids[at] >= 0, "kept id %zu", at);
     cr_sample_free(&s);
 }
 
@@ -105,10 +105,10 @@ static void read_sums(const cr_record *r)
 /* What a teacher says of the tokens: ids that are words, each once in a token, or none. */
 static void read_words(const cr_record *r, const cr_samples *s)
 {
-    cr_teacher_words w;
+    cr_teacher_outputs w;
     cr_err err = {0};
 
-    if (cr_words_read(r, s, VOCAB, &w, &err) != CR_OK) {
+    if (cr_teacher_outputs_read(r, s, VOCAB, &w, &err) != CR_OK) {
         CR_CHECK(err.msg[0], "no message");
         return;
     }
@@ -137,7 +137,7 @@ static void read_samples(const cr_record *r)
         for (size_t t = 0; s.num_kept && t < tokens; t++)
             for (int32_t k = 0; k < s.num_kept[t]; k++) {
                 const int32_t *id = s.kept_ids + s.first_kept[t] + k;
-                CR_CHECK(*id >= 0 && *id < VOCAB && (k == 0 || *id > id[-1]), "kept word %d", *id);
+                CR_CHECK(*id >= 0 && *id < VOCAB && (k == 0 || *id > id[-1]), "kept id %d", *id);
             }
         read_step(r, &s);
         read_words(r, &s);

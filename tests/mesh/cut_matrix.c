@@ -5,7 +5,7 @@
  * heads} x {tied embeddings}, each against the same model on one rank
  * with nothing cut. Smaller worlds are parts of the 8 ranks that run at the same time. Every value of
  * every dimension is met at least 20 times, or the test fails. Then 30 more in which adapters are trained (LoRA), of all Linears, of
- * some by name and of some by a regular expression, experts and routers among them, alone, with one of the table of words, or with modules that are
+ * some by name and of some by a regular expression, experts and routers among them, alone, with one of the embedding table, or with modules that are
  * trained in full.
  * CUT_SEED, CUT_NUM and CUT_ADAPTED in the environment draw others; run on 1, 2 or 4 ranks it draws from these. Not covered: bf16 (its
  * gradient depends on the order of sums by 2^-8). On cuda 30 are drawn, and 10 with adapters. The last line has a number of all gradients' bits, the
@@ -123,7 +123,7 @@ static cut draw_cut(void)
     return c;
 }
 
-/* words: 1 with one of the table of words, 2 with modules that are trained in full, which tied embeddings are not. */
+/* words: 1 with one of the embedding table, 2 with modules that are trained in full, which tied embeddings are not. */
 static cut draw_adapted(void)
 {
     static const char *const targets[2][3][2] = {

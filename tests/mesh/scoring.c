@@ -72,7 +72,7 @@ static void make_prompts(prompt *all, int32_t vocab)
                                 .is_raw = true,
                                 .u = (float)(number(i, 2) % 1000) / 1000};
         if (i % 4 == 1) /* half of the draws */
-            p->draw.edits = (cr_word_edits){
+            p->draw.processors = (cr_token_processors){
                 biased, bias, 2, 0, 0, allowed + i % 3, banned + i % 3, i % 8 == 1 ? 5 : 0, 3};
         p->ask = (cr_score_ask){.ids = p->ids,
                                 .num_ids = num,
@@ -173,12 +173,12 @@ static void check_plain(bench *b, const prompt *p, const cr_score *x)
     int32_t *labels = cr_packed_add(&packed, a->ids, a->num_ids);
     cr_drawn drawn = {0};
     cr_draw_row how = p->draw;
-    const cr_row_edits edits = {.temperature = a->temperature, .penalty = 1};
+    const cr_row_processors processors = {.temperature = a->temperature, .penalty = 1};
     cr_mem *mem;
 
     for (size_t t = 1; t < a->num_ids; t++)
         labels[t - 1] = a->ids[t];
-    if (a->temperature > 0) packed.batch.edits = &edits;
+    if (a->temperature > 0) packed.batch.processors = &processors;
     OK(cr_fsdp_forward(b->f, &packed.batch, &(cr_outputs){{log_prob}}, &err));
     CR_CHECK(memcmp(log_prob + a->first - 1, x->log_probs, (a->num_ids - a->first) * 4) == 0,
              "log-probs are not those of a forward");

@@ -4,7 +4,7 @@
     tests/parity/sampled_log_probs.py RUN MODEL [STEP ..]
 
 RUN is an output_dir of `croll run`, MODEL the weights that sampled these steps (of step 0: pretrain). Settings come from
-RUN/config.yaml, histories and kept words from RUN/rollouts/step-N.jsonl; which words the filters keep is found again, too,
+RUN/config.yaml, histories and kept ids from RUN/rollouts/step-N.jsonl; which ids the filters keep is found again, too,
 with Transformers' logits processors. Prints the largest differences; exit code 1 above 1e-4 (fp32 runs).
 """
 import json
@@ -50,7 +50,7 @@ def check_sample(model, sample, is_raw, shape, filters, worst):
             kept[0, words] = z[0, words]
             mine = set(sample["kept_ids"][t])
             theirs = set(torch.isfinite(filters(history, z.clone())[0]).nonzero()[:, 0].tolist())
-            worst["tokens with other kept words"] += mine != theirs
+            worst["tokens with other kept ids"] += mine != theirs
         if "log_mass" in sample:
             mass = float(torch.logsumexp(kept, -1) - torch.logsumexp(z, -1))
             worst["log_mass"] = max(worst["log_mass"], abs(mass - sample["log_mass"][t]))
@@ -66,7 +66,7 @@ def main():
     is_raw = config.get("logprobs_mode", "sampled") == "raw" or args.get("temperature", 1.0) == 0
     shape, filters = processors(args)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
-    worst = {"tokens": 0, "log_probs": 0.0, "log_mass": 0.0, "tokens with other kept words": 0}
+    worst = {"tokens": 0, "log_probs": 0.0, "log_mass": 0.0, "tokens with other kept ids": 0}
     for step in steps:
         for line in open(f"{run}/rollouts/step-{step:06d}.jsonl"):
             check_sample(model, json.loads(line), is_raw, shape, filters, worst)

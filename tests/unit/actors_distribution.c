@@ -1,5 +1,5 @@
 /* actors_distribution.c -- what a run trains on is what was sampled. The engine's log-probs are those of the training pass
- * by bits for every setting; they, and the mass of the kept words, are those of a float64 computation from the logits; and
+ * by bits for every setting; they, and the mass of the kept ids, are those of a float64 computation from the logits; and
  * the gradient that training derives for sampled sequences is, averaged over all sequences, that of the expected reward,
  * enumerated in float64, while log-probs of the raw model miss it.
  * // also on far
@@ -101,7 +101,7 @@ static payload *generate(model_bench *b, const cr_generating *how)
     return p;
 }
 
-/* The samples, last one first, as one batch with their edits. */
+/* The samples, last one first, as one batch with their processors. */
 static void train_pass(model_bench *b, cr_dtype dtype, const payload *p, const cr_distribution *d,
                        float *log_probs)
 {
@@ -109,7 +109,7 @@ static void train_pass(model_bench *b, cr_dtype dtype, const payload *p, const c
     int32_t ids[MAX_NUM], positions[MAX_NUM], labels[MAX_NUM], cu[SAMPLES + 1] = {0}, at = 0;
     size_t order[SAMPLES], row = 0;
     float out[2 * SAMPLES * LENGTH];
-    cr_edits edits = {0};
+    cr_processor_arrays processors = {0};
     cr_err err = {0};
     cr_outputs result = {{out, out + SAMPLES * LENGTH}};
     cr_batch batch = {ids, positions, labels, cu, 0, SAMPLES};
@@ -127,14 +127,14 @@ static void train_pass(model_bench *b, cr_dtype dtype, const payload *p, const c
         cu[k + 1] = at;
     }
     batch.num_tokens = at;
-    batch.edits = cr_distribution_edit(d, &p->s, order, SAMPLES, &edits);
+    batch.processors = cr_distribution_processors(d, &p->s, order, SAMPLES, &processors);
     must(cr_model_forward(b->model, &pass, &result, &err), &err);
     for (size_t k = 0; k < SAMPLES; k++) {
         size_t i = order[k];
         memcpy(log_probs + p->first_token[i], out + row, (size_t)p->lengths[i] * sizeof *out);
         row += (size_t)p->lengths[i];
     }
-    cr_edits_free(&edits);
+    cr_processor_arrays_free(&processors);
 }
 
 /* Raw logits of the row after ids[0 .. num-1]. */
@@ -206,7 +206,7 @@ static void engine_and_training_have_the_same_bits(void **state)
     static const struct {
         float temperature, top_p, min_p, penalty;
         int64_t top_k;
-        bool is_raw, is_whole; /* raw log-probs; no kept words */
+        bool is_raw, is_whole; /* raw log-probs; no kept ids */
     } cases[] = {{1, 1, 0, 1, 0, false, true},          {0.6f, 1, 0, 1, 0, false, true},
                  {1, 1, 0, 1.3f, 0, false, true},       {0.6f, 0.9f, 0, 1.1f, 50, false, false},
                  {0.8f, 0.7f, 0, 1, 0, false, false},   {1.2f, 1, 0.05f, 0.9f, 0, false, false},
@@ -427,7 +427,7 @@ static float *averaged(tree *t, const cr_distribution *d, size_t *num)
                     .first_kept = first_kept,
                     .num_kept = num_kept,
                     .kept_ids = kept_ids};
-    cr_edits edits = {0};
+    cr_processor_arrays processors = {0};
     float *grad;
     double sum = 0;
 
@@ -463,9 +463,9 @@ static float *averaged(tree *t, const cr_distribution *d, size_t *num)
         }
     }
     check_near(sum, 1, 1e-9);
-    if (d) r->batch.edits = cr_distribution_edit(d, &s, order, s.num, &edits);
+    if (d) r->batch.processors = cr_distribution_processors(d, &s, order, s.num, &processors);
     grad = gradient(t, r, num);
-    cr_edits_free(&edits);
+    cr_processor_arrays_free(&processors);
     cr_free(kept_ids);
     cr_free(r);
     return grad;

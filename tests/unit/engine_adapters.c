@@ -23,7 +23,7 @@ static const char dense[] = "{\"model_type\":\"qwen3\"," REST,
 enum { ADAPTERS = 2, REQUESTS = 15, SAMPLES = 2, PREFIX = 130 };
 static int num_requests = REQUESTS;
 
-/* Beside the one of all Linears and the table of words one of another rank, scale and choice of Linears. */
+/* Beside the one of all Linears and the embedding table one of another rank, scale and choice of Linears. */
 static cr_adapter_options options_of(int adapter)
 {
     return adapter == 0

@@ -211,10 +211,10 @@ static void min_length(void **state)
 
     (void)state;
     open_engine((cr_engine_limits){.max_running = 2});
-    how.edits.biased =
+    how.processors.biased =
         (const int32_t[]){3, 80}; /* so that it is the same draw whether they may end it */
-    how.edits.bias = (const float[]){-200, -200};
-    how.edits.num_biased = 2;
+    how.processors.bias = (const float[]){-200, -200};
+    how.processors.num_biased = 2;
     all = run_one(&how, 20);
     for (first = 4; first < 40 && (all.ids[first] < 32 || all.ids[first] > 126); first++)
         ;
@@ -243,8 +243,8 @@ static void min_length(void **state)
         assert_in_range(g.num_ids, 151, 200);
         cr_generated_free(&g);
     }
-    how.edits.allowed = allowed;
-    how.edits.num_allowed = 4;
+    how.processors.allowed = allowed;
+    how.processors.num_allowed = 4;
     g = run_one(&how, 20);
     for (size_t i = 0; i < g.num_ids; i++)
         assert_true((g.ids[i] >= 40 && g.ids[i] <= 42) || (g.ids[i] == 3 && i >= 150));
@@ -304,20 +304,20 @@ static void what_cannot_be_drawn(void **state)
     (void)state;
     open_engine((cr_engine_limits){.max_running = 2});
     how.min_new_tokens = 1;
-    how.edits.allowed = eos;
-    how.edits.num_allowed = 2;
+    how.processors.allowed = eos;
+    how.processors.num_allowed = 2;
     assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);
     assert_non_null(strstr(err.msg, "no id is left to draw"));
     how = plain(5);
-    how.edits.biased = outside;
-    how.edits.bias = bias;
-    how.edits.num_biased = 2;
+    how.processors.biased = outside;
+    how.processors.bias = bias;
+    how.processors.num_biased = 2;
     err = (cr_err){0};
     assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);
     assert_non_null(strstr(err.msg, "id 1000000"));
     how = plain(5);
-    how.edits.allowed = eos;
-    how.edits.num_allowed = 2;
+    how.processors.allowed = eos;
+    how.processors.num_allowed = 2;
     how.bad_words = (cr_bad_words){eos, (const int32_t[]){1, 1}, 2};
     err = (cr_err){0};
     assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);

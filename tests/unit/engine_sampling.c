@@ -325,7 +325,7 @@ static float setting(const json_t *c, const char *name, float absent)
 static void read_case(const json_t *all, const json_t *c, row_case *out)
 {
     const json_t *bias = json_object_get(c, "bias"), *want = json_object_get(c, "log_probs");
-    cr_word_edits *e = &out->how.edits;
+    cr_token_processors *e = &out->how.processors;
 
     out->how = (cr_generating){.log_probs = CR_LOG_PROBS_SAMPLED,
                                .temperature = setting(c, "temperature", 1),

@@ -471,7 +471,7 @@ static void moves(void **state)
 
 /* ---- head ---- */
 
-/* num words of each row, each at most once in it, some -1; row r has its label's (some_ints), too. */
+/* num ids of each row, each at most once in it, some -1; row r has its label's (some_ints), too. */
 static int words_once(int64_t rows, int64_t num, int64_t vocab)
 {
     int32_t *ids = CR_NEW_ARRAY(int32_t, rows * num);
@@ -516,7 +516,7 @@ static void head(void **state)
             for (int d = 0; d < 2; d++) {
                 cr_device *on = d ? dev : cpu;
                 cr_weight weight = {M(w), dt, V, k, NULL};
-                for (int64_t equal = 1; equal < V; equal += V - 2) /* words of equal logits */
+                for (int64_t equal = 1; equal < V; equal += V - 2) /* ids of equal logits */
                     OK(cr_copy(on, cr_at(dt, M(w), equal * k), M(w), (size_t)k * cr_dtype_bytes(dt),
                                &err));
                 cr_head_args a = {.x = M(x),
@@ -534,7 +534,7 @@ static void head(void **state)
                                   .num_chosen = CHOSEN,
                                   .chosen_ids = M(chosen),
                                   .chosen_log_prob = M(chosen_lp)};
-                cr_head_words words = {M(dz), cr_at(CR_F32, M(g), R), M(log_sum), 1.5f};
+                cr_head_chosen of_ids = {M(dz), cr_at(CR_F32, M(g), R), M(log_sum), 1.5f};
                 cr_head_grad_args grad = {a, M(g), cr_at(CR_F32, M(g), R), M(dx), M(dw), NULL};
                 OK(cr_head(on, &a, &err));
                 OK(cr_head_grad(on, &grad, &err));
@@ -543,7 +543,7 @@ static void head(void **state)
                 a.rank = NULL, a.num_top = 0;
                 grad = (cr_head_grad_args){
                     a,           M(g),        s % 2 ? cr_at(CR_F32, M(g), R) : NULL,
-                    M(dx_words), M(dw_words), &words};
+                    M(dx_words), M(dw_words), &of_ids};
                 OK(cr_head(on, &a, &err));
                 OK(cr_head_grad(on, &grad, &err));
             }

@@ -589,7 +589,7 @@ static void cache_gives_the_bits_of_a_packed_forward(void **state)
     cache_against_packed(10, 5, 8, 50);
 }
 
-/* The gradient of a loss over words: given derivatives of some words, all others by their probability at a temperature. */
+/* The gradient of a loss over ids: given derivatives of some ids, all others by their probability at a temperature. */
 static void head_words(cr_dtype dt, int64_t R, int64_t k, int64_t V, float T)
 {
     enum { WORDS = 5 };
@@ -602,7 +602,7 @@ static void head_words(cr_dtype dt, int64_t R, int64_t k, int64_t V, float T)
            *z = CR_NEW_ARRAY(double, V), *d = CR_NEW_ARRAY(double, V);
     void *dx = cr_alloc((size_t)(R * k) * 4);
     cr_weight weight = {w.data, dt, V, k, NULL};
-    cr_head_words words = {MEM(dz), MEM(rest), MEM(log_sum), T};
+    cr_head_chosen of_ids = {MEM(dz), MEM(rest), MEM(log_sum), T};
     cr_head_grad_args a = {{.x = x.data,
                             .w = &weight,
                             .labels = MEM(labels),
@@ -616,14 +616,14 @@ static void head_words(cr_dtype dt, int64_t R, int64_t k, int64_t V, float T)
                            NULL,
                            dx,
                            MEM(dw),
-                           &words};
+                           &of_ids};
 
     for (int64_t r = 0; r < R; r++) {
         labels[r] = (int32_t)(r * 37 % V);
         g[r] = 0.3f * (float)(r % 3) - 0.2f;
         rest[r] = r % 4 ? 0.4f * (float)(r % 5) - 0.7f : 0;
         for (int64_t i = 0; i < WORDS;
-             i++) { /* the label among them, one at the end, one without a word */
+             i++) { /* the label among them, one at the end, one without a id */
             ids[r * WORDS + i] = i == 3 ? -1 : (int32_t)((r * 37 + i * (V - 1) / (WORDS - 1)) % V);
             dz[r * WORDS + i] = 0.25f * (float)(i + r % 2) - 0.4f;
         }

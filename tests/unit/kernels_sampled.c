@@ -1,7 +1,7 @@
-/* kernels_sampled.c -- the head with cr_row_edits: log-probs, entropies and gradients against doubles, in which the
+/* kernels_sampled.c -- the head with cr_row_processors: log-probs, entropies and gradients against doubles, in which the
  * derivative by a logit is a difference; and the same bits from whole rows of logits. Vocabularies around the tile of 512
  * words, rows that keep few, all, or the words of one tile only, histories that begin and end anywhere. The rank, the
- * largest and the chosen words of a row, with equal logits among them.
+ * largest and the chosen ids of a row, with equal logits among them.
  * Runs on every instruction set of the CPU. Not covered: which words a filter keeps (engine_sampling.c).
  */
 #include "kernels/attention.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 typedef struct rows {
-    cr_row_edits e;
+    cr_row_processors e;
     int64_t num, vocab;
     int32_t *labels, *kept_num, *kept_ids, *seen_list, *seen_until, *seen_ids, *seen_place;
     size_t *kept_first, seen_first[3];
@@ -162,12 +162,12 @@ static void one_row(const rows *r, int64_t row, const double *z, double g, doubl
 
 /* ---- the head ---- */
 
-static cr_row_edits_mem edits_mem(const cr_row_edits *e)
+static cr_row_processors_mem processors_mem(const cr_row_processors *e)
 {
-    return (cr_row_edits_mem){e->temperature,     e->penalty,         MEM(e->temperatures),
-                              MEM(e->kept_first), MEM(e->kept_num),   MEM(e->kept_ids),
-                              MEM(e->seen_list),  MEM(e->seen_until), MEM(e->seen_first),
-                              MEM(e->seen_ids),   MEM(e->seen_place)};
+    return (cr_row_processors_mem){e->temperature,     e->penalty,         MEM(e->temperatures),
+                                   MEM(e->kept_first), MEM(e->kept_num),   MEM(e->kept_ids),
+                                   MEM(e->seen_list),  MEM(e->seen_until), MEM(e->seen_first),
+                                   MEM(e->seen_ids),   MEM(e->seen_place)};
 }
 
 static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float temperature,
@@ -182,7 +182,7 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
            tol = dt == CR_F32 ? 3e-5 : 0.02;
     void *dx = cr_alloc((size_t)(R * k) * 4);
     cr_weight weight = {w.data, dt, V, k, NULL};
-    cr_row_edits_mem on_device;
+    cr_row_processors_mem on_device;
     cr_head_grad_args a = {{x.data, &weight, MEM(r.labels), R, MEM(out), MEM(out + R),
                             MEM(out + 2 * R), MEM(out + 3 * R), &on_device},
                            MEM(out + 4 * R),
@@ -190,7 +190,7 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
                            dx,
                            MEM(dw)};
 
-    r.e = (cr_row_edits){.temperature = temperature, .penalty = penalty};
+    r.e = (cr_row_processors){.temperature = temperature, .penalty = penalty};
     for (int64_t i = 0; i < R; i++) {
         r.labels[i] = (int32_t)(i * 37 % V);
         out[4 * R + i] = (float)(i % 3) - 1;
@@ -198,7 +198,7 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
     }
     if (has_kept) keep_words(&r);
     if (penalty != 1) see_words(&r);
-    on_device = edits_mem(&r.e);
+    on_device = processors_mem(&r.e);
     OK(cr_head(dev, &a.fwd, &err));
     OK(cr_head_grad(dev, &a, &err));
     for (int64_t i = 0; i < R; i++) {
@@ -250,7 +250,7 @@ static void head(void **state)
                            how[h].penalty, how[h].has_kept);
 }
 
-/* ---- rank, the largest words, chosen words ---- */
+/* ---- rank, the largest logits, chosen ids ---- */
 
 /* A weight with equal rows: words with the same logit. The caller frees it. */
 static array with_equal_rows(cr_dtype dt, int64_t V, int64_t k)
@@ -299,14 +299,14 @@ static void more_free(more *m)
 }
 
 static cr_head_args more_args(const more *m, const cr_mem *x, const cr_weight *w,
-                              const int32_t *labels, const cr_row_edits_mem *edits)
+                              const int32_t *labels, const cr_row_processors_mem *processors)
 {
     return (cr_head_args){.x = x,
                           .w = w,
                           .labels = MEM(labels),
                           .num_rows = m->num,
                           .log_prob = MEM(m->log_prob),
-                          .edits = edits,
+                          .processors = processors,
                           .rank = MEM(m->rank),
                           .num_top = m->num_top,
                           .top_ids = MEM(m->top_ids),
@@ -317,7 +317,7 @@ static cr_head_args more_args(const more *m, const cr_mem *x, const cr_weight *w
 }
 
 /* z of every word as the kernel has it (single operations: the same bits); -inf: not kept. */
-static void edit_as_float(const rows *r, int64_t row, float *z)
+static void process_as_float(const rows *r, int64_t row, float *z)
 {
     for (int64_t v = 0; v < r->vocab; v++) {
         if (is_seen(r, row, v)) z[v] = z[v] < 0 ? z[v] * r->e.penalty : z[v] / r->e.penalty;
@@ -328,20 +328,20 @@ static void edit_as_float(const rows *r, int64_t row, float *z)
 /* The bits of the plain log-prob of word v in one row. */
 static float plain(const array *x, const cr_weight *w, const rows *r, int64_t row, int32_t v)
 {
-    cr_row_edits e = r->e;
-    cr_row_edits_mem on_device;
+    cr_row_processors e = r->e;
+    cr_row_processors_mem on_device;
     float log_prob;
 
     if (e.kept_first) e.kept_first += row, e.kept_num += row;
     if (e.seen_list) e.seen_list += row, e.seen_until += row;
-    on_device = edits_mem(&e);
+    on_device = processors_mem(&e);
     OK(cr_head(dev,
                &(cr_head_args){.x = cr_at(x->dtype, x->data, row * w->num_cols),
                                .w = w,
                                .labels = MEM(&v),
                                .num_rows = 1,
                                .log_prob = MEM(&log_prob),
-                               .edits = &on_device},
+                               .processors = &on_device},
                &err));
     return log_prob;
 }
@@ -410,10 +410,10 @@ static void check_more(cr_dtype dt, int64_t R, int64_t k, int64_t V, int64_t num
     more m = more_create(R, num_top, 3), again = more_create(1, num_top, 3);
     float *logits = CR_NEW_ARRAY(float, R *V);
     double *log_prob = CR_NEW_ARRAY(double, V);
-    cr_row_edits_mem on_device;
+    cr_row_processors_mem on_device;
     cr_head_args a = more_args(&m, x.data, &weight, r.labels, &on_device), alone;
 
-    r.e = (cr_row_edits){.temperature = is_plain ? 1 : 0.7f, .penalty = is_plain ? 1 : 1.2f};
+    r.e = (cr_row_processors){.temperature = is_plain ? 1 : 0.7f, .penalty = is_plain ? 1 : 1.2f};
     for (int64_t i = 0; i < R; i++) {
         r.labels[i] = (int32_t)(i * 37 % V);
         m.chosen_ids[3 * i] = (int32_t)(draw(5) % (uint32_t)V);
@@ -421,11 +421,11 @@ static void check_more(cr_dtype dt, int64_t R, int64_t k, int64_t V, int64_t num
         m.chosen_ids[3 * i + 2] = (int32_t)(V - 1);
     }
     if (!is_plain) keep_words(&r), see_words(&r);
-    on_device = edits_mem(&r.e);
+    on_device = processors_mem(&r.e);
     OK(cr_head(dev, &a, &err));
     OK(cr_logits(dev, &(cr_logits_args){x.data, &weight, R, MEM(logits)}, &err));
     for (int64_t i = 0; i < R; i++) {
-        edit_as_float(&r, i, logits + i * V);
+        process_as_float(&r, i, logits + i * V);
         in_double(&r, i, &x, &w, log_prob);
         check_row(&m, &x, &w, &weight, &r, i, logits + i * V, log_prob);
     }
@@ -461,8 +461,8 @@ static void edges(void **state)
     const float logits[3] = {1, 2, -1};
     const int32_t label = 1, num = 0;
     const size_t first = 0;
-    cr_row_edits e = {.temperature = 1, .penalty = 1, .kept_first = &first, .kept_num = &num};
-    cr_row_edits_mem m = edits_mem(&e);
+    cr_row_processors e = {.temperature = 1, .penalty = 1, .kept_first = &first, .kept_num = &num};
+    cr_row_processors_mem m = processors_mem(&e);
     float a[2], b[2];
     cr_err refused = {0};
 
@@ -477,13 +477,13 @@ static void edges(void **state)
         cr_logits_log_prob(
             dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, MEM(&label), &m, a, NULL}, &refused),
         CR_EARG);
-    m = (cr_row_edits_mem){.temperature = 1, .penalty = 1.1f};
+    m = (cr_row_processors_mem){.temperature = 1, .penalty = 1.1f};
     refused = (cr_err){0};
     assert_int_equal(
         cr_logits_log_prob(
             dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, MEM(&label), &m, a, NULL}, &refused),
         CR_EARG);
-    assert_non_null(strstr(refused.msg, "without their words"));
+    assert_non_null(strstr(refused.msg, "without their tokens"));
 }
 
 static int open_device(void **state)

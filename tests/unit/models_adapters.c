@@ -179,7 +179,7 @@ static void fill_like(const model_bench *b, const char *name, double factor)
     }
 }
 
-/* Off, and on with B (of the table of words, A) zero: the bits without adapters; in 16 bits near the numbers in 32. What is trained in full
+/* Off, and on with B (of the embedding table, A) zero: the bits without adapters; in 16 bits near the numbers in 32. What is trained in full
  * has other values, and with adapters off those that it had. */
 static void check_bits(const json_t *c, const cr_model_options *options)
 {
@@ -428,7 +428,7 @@ static void first_values(void **state)
     cr_model_free(model);
 }
 
-/* Of the table of words: A is zero, B normal with a deviation of 1. What is kept of a trained module begins as it does. */
+/* Of the embedding table: A is zero, B normal with a deviation of 1. What is kept of a trained module begins as it does. */
 static void first_values_of_words(void **state)
 {
     enum { RANK = 4, COLS = 64 };

@@ -108,7 +108,7 @@ static void what_is_outside(void **state)
     check_near(sum, 0, 1e-12);
 }
 
-/* ---- words that travel as float32 log-probs ---- */
+/* ---- ids that travel as float32 log-probs ---- */
 
 static void soften(const double *logits, double temperature, double *out)
 {
@@ -143,7 +143,7 @@ static double nearness(const double *log_p, const double *log_q, const size_t *i
     return k < VOCAB ? 1e-6 * (3 + p / q + q / p) : 3e-6;
 }
 
-/* cr_kd_words against cr_kd_position, for every objective, k and form. */
+/* cr_kd_chosen against cr_kd_position, for every objective, k and form. */
 static void words_are_those_of_positions(void **state)
 {
     static const size_t tops[] = {1, 4, 64, VOCAB};
@@ -170,7 +170,7 @@ static void words_are_those_of_positions(void **state)
                 for (size_t i = 0; i < k; i++)
                     p[i] = (float)log_p[ids[i]], q[i] = (float)log_q[ids[i]];
                 loss = cr_kd_position(&c, VOCAB, b.teacher, b.student, b.grad);
-                check_near(cr_kd_words(&c, k, VOCAB, p, q, by, &rest), loss, near);
+                check_near(cr_kd_chosen(&c, k, VOCAB, p, q, by, &rest), loss, near);
                 for (size_t i = 0; i < k; i++)
                     check_near(by[i], b.grad[ids[i]], near);
                 for (size_t i = 0; i < k; i++)
@@ -199,7 +199,7 @@ static void equal_words_and_none(void **state)
         for (int tail = 0; tail < 2; tail++) {
             c.kd_objective = (cr_kd)kind;
             c.is_tail = tail;
-            check_near(cr_kd_words(&c, 8, VOCAB, p, p, by, &rest), 0, 1e-15);
+            check_near(cr_kd_chosen(&c, 8, VOCAB, p, p, by, &rest), 0, 1e-15);
             for (size_t i = 0; i < 8; i++)
                 check_near(by[i], 0, 1e-15);
             check_near(rest, 0, 1e-14);
@@ -207,9 +207,9 @@ static void equal_words_and_none(void **state)
                 q[i] = (float)(log_p[ids[i]] - 0.3 + 0.05 * (double)i);
                 more[i] = p[i];
             }
-            loss = cr_kd_words(&c, 6, VOCAB, p, q, want, &rest);
+            loss = cr_kd_chosen(&c, 6, VOCAB, p, q, want, &rest);
             more[6] = more[7] = q[6] = q[7] = -INFINITY;
-            check_near(cr_kd_words(&c, 8, VOCAB, more, q, by, &rest), loss, 1e-12);
+            check_near(cr_kd_chosen(&c, 8, VOCAB, more, q, by, &rest), loss, 1e-12);
             for (size_t i = 0; i < 8; i++)
                 check_near(by[i], i < 6 ? want[i] : 0, 1e-12);
         }

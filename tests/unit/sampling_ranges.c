@@ -73,11 +73,11 @@ static void set_repetition(cr_generating *how, double x)
 }
 static void set_presence(cr_generating *how, double x)
 {
-    how->edits.presence = (float)x;
+    how->processors.presence = (float)x;
 }
 static void set_frequency(cr_generating *how, double x)
 {
-    how->edits.frequency = (float)x;
+    how->processors.frequency = (float)x;
 }
 static void set_max_new(cr_generating *how, double x)
 {

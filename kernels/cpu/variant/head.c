@@ -69,7 +69,7 @@ static void finish(const row_state *s, float z_label, float *log_prob, float *en
     if (mean_z) *mean_z = s->max + s->moment / s->sum;
 }
 
-/* Panels of W^T for words v0 .. v0 + cols - 1, v0 a multiple of the panel's columns. */
+/* Panels of W^T for tokens v0 .. v0 + cols - 1, v0 a multiple of the panel's columns. */
 static const void *tile_panels(cr_device *dev, const cr_weight *w, int64_t v0, int64_t cols)
 {
     int64_t units = gemm_units(w->dtype, w->num_cols);
@@ -97,17 +97,17 @@ static const uint32_t *row_units(cr_device *dev, enum cri_cpu_slot slot, cr_dtyp
     return a;
 }
 
-/* Labels and edits of the rows, where the host finds them. */
-typedef struct row_words {
+/* Labels and processors of the rows, where the host finds them. */
+typedef struct row_tokens {
     const int32_t *labels;
-    const cr_row_edits *edits;
-    cr_row_edits view;
-} row_words;
+    const cr_row_processors *processors;
+    cr_row_processors view;
+} row_tokens;
 
-static void find_words(const cr_head_args *a, row_words *words)
+static void find_tokens(const cr_head_args *a, row_tokens *tokens)
 {
-    words->labels = cr_mem_to_host(a->labels);
-    words->edits = view_edits(a->edits, &words->view);
+    tokens->labels = cr_mem_to_host(a->labels);
+    tokens->processors = view_processors(a->processors, &tokens->view);
 }
 
 /* What the head keeps of R rows while it goes over the vocabulary, in scratch. */
@@ -149,7 +149,7 @@ static head_rows start_rows(cr_device *dev, const cr_head_args *a)
 }
 
 /* The logit of each row's label before all others, for its rank: the product with the panel that the label is in. */
-static void find_labels(cr_device *dev, const cr_head_args *a, const row_words *words,
+static void find_labels(cr_device *dev, const cr_head_args *a, const row_tokens *tokens,
                         const uint32_t *x, float *z_label)
 {
     const cr_weight *w = a->w;
@@ -158,21 +158,23 @@ static void find_labels(cr_device *dev, const cr_head_args *a, const row_words *
     gemm_out out = {.c = z, .ldc = CRI_PANEL};
 
     for (int64_t r = 0; r < a->num_rows; r++) {
-        int64_t v0 = words->labels[r] / CRI_PANEL * CRI_PANEL,
+        int64_t v0 = tokens->labels[r] / CRI_PANEL * CRI_PANEL,
                 cols = w->num_rows - v0 < CRI_PANEL ? w->num_rows - v0 : CRI_PANEL;
         const void *panel = tile_panels(dev, w, v0, cols);
         CR_V(gemm)(dev, w->dtype, 1, cols, units, x + r * units, units, panel, &out);
-        edited_tile t = edit_tile(words->edits, r, words->labels[r], v0, cols, z, NULL);
+        processed_tile t =
+            process_tile(tokens->processors, r, tokens->labels[r], v0, cols, z, NULL);
         if (t.label >= 0) z_label[r] = z[t.label];
     }
 }
 
 /* Rows r0 .. r0 + rows - 1 take in a tile of the vocabulary, z [rows, TILE]. */
-static void take_rows(const row_words *words, head_rows *h, int64_t r0, int64_t rows, int64_t v0,
+static void take_rows(const row_tokens *tokens, head_rows *h, int64_t r0, int64_t rows, int64_t v0,
                       int64_t cols, float *z)
 {
     for (int64_t r = r0; r < r0 + rows; r++, z += TILE) {
-        edited_tile t = edit_tile(words->edits, r, words->labels[r], v0, cols, z, NULL);
+        processed_tile t =
+            process_tile(tokens->processors, r, tokens->labels[r], v0, cols, z, NULL);
         if (t.label >= 0) h->z_label[r] = z[t.label];
         if (t.num) take_tile(&h->state[r], z, t.num);
         if (h->more) take_more(&h->more[r], &t, v0, cols, z, h->z_label[r]);
@@ -196,14 +198,14 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
     int64_t units = gemm_units(w->dtype, w->num_cols), num = a->num_rows;
     const uint32_t *x = row_units(dev, CRI_SLOT_ROWS, w->dtype, a->x, num, w->num_cols);
     head_rows h = start_rows(dev, a);
-    row_words words;
+    row_tokens tokens;
     float *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * 4);
     float *log_prob = cr_mem_to_host(a->log_prob), *entropy = cr_mem_to_host(a->entropy),
           *lse = cr_mem_to_host(a->lse), *mean_z = cr_mem_to_host(a->mean_z);
 
     (void)err;
-    find_words(a, &words);
-    if (a->rank) find_labels(dev, a, &words, x, h.z_label);
+    find_tokens(a, &tokens);
+    if (a->rank) find_labels(dev, a, &tokens, x, h.z_label);
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
         int64_t cols = w->num_rows - v0 < TILE ? w->num_rows - v0 : TILE;
         const void *panels = tile_panels(dev, w, v0, cols);
@@ -211,7 +213,7 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
         for (int64_t r0 = 0; r0 < num; r0 += ROWS) {
             int64_t rows = num - r0 < ROWS ? num - r0 : ROWS;
             CR_V(gemm)(dev, w->dtype, rows, cols, units, x + r0 * units, units, panels, &out);
-            take_rows(&words, &h, r0, rows, v0, cols, z);
+            take_rows(&tokens, &h, r0, rows, v0, cols, z);
         }
     }
     for (int64_t r = 0; r < num; r++) {
@@ -279,12 +281,13 @@ static row_grad row_grad_of(const cr_head_grad_args *a, int64_t r)
 }
 
 /* One row of dz over a tile, from its logits, which are overwritten. */
-static void dz_edited(const cr_head_grad_args *a, const row_words *words, const head_tile *t,
-                      int64_t r, float *z, void *dz, int64_t at)
+static void dz_processed(const cr_head_grad_args *a, const row_tokens *tokens, const head_tile *t,
+                         int64_t r, float *z, void *dz, int64_t at)
 {
     float slope[TILE], d[TILE], wide[TILE] = {0};
     cr_dtype dtype = a->fwd.w->dtype;
-    edited_tile e = edit_tile(words->edits, r, words->labels[r], t->v0, t->cols, z, slope);
+    processed_tile e =
+        process_tile(tokens->processors, r, tokens->labels[r], t->v0, t->cols, z, slope);
     row_grad g = row_grad_of(a, r);
 
     dz_row(CR_F32, z, e.num, g.lse, g.mean_z, g.log_prob, g.entropy, e.label, d, 0);
@@ -295,22 +298,22 @@ static void dz_edited(const cr_head_grad_args *a, const row_words *words, const 
     CR_BY_DTYPE(dtype, put_row, dz, at, wide, t->cols);
 }
 
-/* Of a loss over words: what row r of dz gets beside what `wide` has, from its logits z. */
-static void add_words(const cr_head_grad_args *a, const head_tile *t, int64_t r, const float *z,
-                      float *wide)
+/* Of a loss over tokens: what row r of dz gets beside what `wide` has, from its logits z. */
+static void add_logits(const cr_head_grad_args *a, const head_tile *t, int64_t r, const float *z,
+                       float *wide)
 {
-    const cr_head_words *words = a->words;
+    const cr_head_chosen *chosen = a->chosen;
     const int64_t num = a->fwd.num_chosen;
     const int32_t *ids = (const int32_t *)cr_mem_to_host(a->fwd.chosen_ids) + r * num;
-    const float *dz = (const float *)cr_mem_to_host(words->dz) + r * num,
-                rest = ((const float *)cr_mem_to_host(words->rest))[r],
-                log_sum = ((const float *)cr_mem_to_host(words->log_sum))[r];
+    const float *dz = (const float *)cr_mem_to_host(chosen->dz) + r * num,
+                rest = ((const float *)cr_mem_to_host(chosen->rest))[r],
+                log_sum = ((const float *)cr_mem_to_host(chosen->log_sum))[r];
     float own[TILE];
 
     memcpy(own, wide, (size_t)t->cols * sizeof *own);
     if (rest < 0 || rest > 0)
         V_EACH(i, some, t->cols, {
-            vf x = v_get_left(CR_F32, z, i, some) / v_set(words->temperature) - v_set(log_sum);
+            vf x = v_get_left(CR_F32, z, i, some) / v_set(chosen->temperature) - v_set(log_sum);
             vf d = v_fma(v_set(rest), v_exp(x), v_get_left(CR_F32, wide, i, some));
             v_put_left(CR_F32, wide, i, d, some);
         });
@@ -321,20 +324,20 @@ static void add_words(const cr_head_grad_args *a, const head_tile *t, int64_t r,
 }
 
 /* The same as dz_row, with those. */
-static void dz_words(const cr_head_grad_args *a, const row_words *words, const head_tile *t,
-                     int64_t r, const float *z, void *dz, int64_t at)
+static void dz_chosen(const cr_head_grad_args *a, const row_tokens *tokens, const head_tile *t,
+                      int64_t r, const float *z, void *dz, int64_t at)
 {
     row_grad g = row_grad_of(a, r);
     float wide[TILE];
 
-    dz_row(CR_F32, z, t->cols, g.lse, g.mean_z, g.log_prob, g.entropy, words->labels[r] - t->v0,
+    dz_row(CR_F32, z, t->cols, g.lse, g.mean_z, g.log_prob, g.entropy, tokens->labels[r] - t->v0,
            wide, 0);
-    add_words(a, t, r, z, wide);
+    add_logits(a, t, r, z, wide);
     CR_BY_DTYPE(a->fwd.w->dtype, put_row, dz, at, wide, t->cols);
 }
 
 /* dz of rows r0 .. r0 + rows - 1 (<= ROWS) over a tile, and what it adds to their dx. */
-static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_words *words,
+static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_tokens *tokens,
                       const head_tile *t, int64_t r0, int64_t rows, void *dz, float *dx)
 {
     const cr_weight *w = a->fwd.w;
@@ -349,13 +352,13 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_word
     CR_V(gemm)(dev, w->dtype, rows, t->cols, units, xu, units, t->forward, &to_z);
     for (int64_t r = 0; r < rows; r++) {
         row_grad g = row_grad_of(a, r0 + r);
-        if (words->edits)
-            dz_edited(a, words, t, r0 + r, z + r * TILE, dz, r * t->cols);
-        else if (a->words)
-            dz_words(a, words, t, r0 + r, z + r * TILE, dz, r * t->cols);
+        if (tokens->processors)
+            dz_processed(a, tokens, t, r0 + r, z + r * TILE, dz, r * t->cols);
+        else if (a->chosen)
+            dz_chosen(a, tokens, t, r0 + r, z + r * TILE, dz, r * t->cols);
         else
             CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, g.lse, g.mean_z, g.log_prob,
-                        g.entropy, words->labels[r0 + r] - t->v0, dz, r * t->cols);
+                        g.entropy, tokens->labels[r0 + r] - t->v0, dz, r * t->cols);
     }
     dzu = row_units(dev, CRI_SLOT_HEAD_DZ, w->dtype, dz, rows, t->cols);
     CR_V(gemm)(dev, w->dtype, rows, k, dz_units, dzu, dz_units, t->back, &to_dx);
@@ -369,18 +372,18 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
     const cr_weight *w = a->fwd.w;
     int64_t k = w->num_cols, num = a->fwd.num_rows, max = num < BLOCK ? num : BLOCK;
     size_t bytes = cr_dtype_bytes(w->dtype);
-    row_words words;
+    row_tokens tokens;
     float *dx = cri_scratch(dev, CRI_SLOT_HEAD, (size_t)(num * k) * 4);
     char *dz = cri_scratch(dev, CRI_SLOT_DZ, (size_t)(max * TILE) * bytes);
 
-    find_words(&a->fwd, &words);
+    find_tokens(&a->fwd, &tokens);
     memset(dx, 0, (size_t)(num * k) * 4);
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
         head_tile t = pack_tile(dev, w, v0);
         for (int64_t b = 0; b < num; b += BLOCK) {
             int64_t end = num - b < BLOCK ? num : b + BLOCK;
             for (int64_t r = b; r < end; r += ROWS)
-                grad_rows(dev, a, &words, &t, r, end - r < ROWS ? end - r : ROWS,
+                grad_rows(dev, a, &tokens, &t, r, end - r < ROWS ? end - r : ROWS,
                           dz + (size_t)((r - b) * t.cols) * bytes, dx + r * k);
             const gemm_tn dw = {dz, t.cols, t.cols, (float *)cr_mem_to_host(a->dw) + v0 * k};
             if (a->dw) CR_V(product_tn)
@@ -405,38 +408,39 @@ cr_status CR_V(logits)(cr_device *dev, const cr_logits_args *a, cr_err *err)
     return CR_V(linear)(dev, &linear, err);
 }
 
-/* What edits make of the label's logit. */
-static float edited_label(const float *z, int64_t vocab_size, int32_t label,
-                          const cr_row_edits *edits, int64_t r)
+/* What processors make of the label's logit. */
+static float processed_label(const float *z, int64_t vocab_size, int32_t label,
+                             const cr_row_processors *processors, int64_t r)
 {
     int64_t v0 = label / TILE * TILE, cols = vocab_size - v0 < TILE ? vocab_size - v0 : TILE;
     float copy[TILE];
-    edited_tile t;
+    processed_tile t;
 
     memcpy(copy, z + v0, (size_t)cols * sizeof *copy);
-    t = edit_tile(edits, r, label, v0, cols, copy, NULL);
+    t = process_tile(processors, r, label, v0, cols, copy, NULL);
     return t.label >= 0 ? copy[t.label] : z[label];
 }
 
-/* log_prob of the label and entropy (may be NULL) from row number r of edits, or from z as it is; more: NULL, or what
+/* log_prob of the label and entropy (may be NULL) from row number r of processors, or from z as it is; more: NULL, or what
  * else is wanted. */
-static void reduce_row(const float *z, int64_t vocab_size, int32_t label, const cr_row_edits *edits,
-                       int64_t r, float *log_prob, float *entropy, head_more *more)
+static void reduce_row(const float *z, int64_t vocab_size, int32_t label,
+                       const cr_row_processors *processors, int64_t r, float *log_prob,
+                       float *entropy, head_more *more)
 {
     row_state s = {-INFINITY, 0, 0};
     float copy[TILE], z_label = z[label];
 
-    if (edits && more) z_label = edited_label(z, vocab_size, label, edits, r);
+    if (processors && more) z_label = processed_label(z, vocab_size, label, processors, r);
     for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE) {
         int64_t cols = vocab_size - v0 < TILE ? vocab_size - v0 : TILE;
-        edited_tile t = {.num = cols, .label = -1};
-        if (edits) {
+        processed_tile t = {.num = cols, .label = -1};
+        if (processors) {
             memcpy(copy, z + v0, (size_t)cols * sizeof *copy);
-            t = edit_tile(edits, r, label, v0, cols, copy, NULL);
+            t = process_tile(processors, r, label, v0, cols, copy, NULL);
         }
         if (t.label >= 0) z_label = copy[t.label];
-        if (t.num) take_tile(&s, edits ? copy : z + v0, t.num);
-        if (more) take_more(more, &t, v0, cols, edits ? copy : z + v0, z_label);
+        if (t.num) take_tile(&s, processors ? copy : z + v0, t.num);
+        if (more) take_more(more, &t, v0, cols, processors ? copy : z + v0, z_label);
     }
     finish(&s, z_label, log_prob, entropy, NULL, NULL);
     if (more) finish_more(&s, more);
@@ -446,19 +450,20 @@ cr_status CR_V(logits_log_prob)(cr_device *dev, const cr_logits_log_prob_args *a
 {
     const float *logits = cr_mem_to_host(a->logits);
     const int32_t *labels = cr_mem_to_host(a->labels);
-    cr_row_edits view;
-    const cr_row_edits *edits = view_edits(a->edits, &view);
+    cr_row_processors view;
+    const cr_row_processors *processors = view_processors(a->processors, &view);
 
     (void)dev;
     (void)err;
     for (int64_t r = 0; r < a->num_rows; r++)
-        reduce_row(logits + r * a->vocab_size, a->vocab_size, labels[r], edits, r,
+        reduce_row(logits + r * a->vocab_size, a->vocab_size, labels[r], processors, r,
                    a->log_prob ? a->log_prob + r : NULL, a->entropy ? a->entropy + r : NULL, NULL);
     return CR_OK;
 }
 
 static float row_log_prob(const float *z, int64_t vocab_size, int32_t label,
-                          const cr_row_edits *edits, const cr_draw_row *row, cr_drawn *out)
+                          const cr_row_processors *processors, const cr_draw_row *row,
+                          cr_drawn *out)
 {
     head_more more = {.max_top = row->num_top};
     bool has_more = out && (row->has_rank || row->num_top);
@@ -470,13 +475,13 @@ static float row_log_prob(const float *z, int64_t vocab_size, int32_t label,
         more.top_ids = out->top_ids;
         more.top_z = out->top_log_probs;
     }
-    reduce_row(z, vocab_size, label, edits, 0, &log_prob, NULL, has_more ? &more : NULL);
+    reduce_row(z, vocab_size, label, processors, 0, &log_prob, NULL, has_more ? &more : NULL);
     return log_prob;
 }
 
 enum { DRAW_GROUP = 16, DRAW_VECTORS = DRAW_GROUP / V_LANES };
 
-/* The weights of a group of words, of which n <= 0 or more are left, and their sum. */
+/* The weights of a group of tokens, of which n <= 0 or more are left, and their sum. */
 CR_INLINE float weigh_group(const float *z, int64_t n, float max, float inverse, float *weight)
 {
     vf e[DRAW_VECTORS];
@@ -497,8 +502,8 @@ CR_INLINE float weigh_group(const float *z, int64_t n, float max, float inverse,
 
 /* Weights e^((z - most) / T) are summed in groups of 16 (one tree for every width of vectors), then of all; the draw walks down the same
  * sums, so nothing is added twice in another order. */
-static int32_t draw_word(const float *all, int64_t vocab_size, float temperature, float u,
-                         float *weight)
+static int32_t draw_token(const float *all, int64_t vocab_size, float temperature, float u,
+                          float *weight)
 {
     enum { GROUP = DRAW_GROUP };
     int64_t num_groups = (vocab_size + GROUP - 1) / GROUP, best = 0;
@@ -539,6 +544,6 @@ static int32_t draw_word(const float *all, int64_t vocab_size, float temperature
 cr_status CR_V(draw)(cr_device *dev, const cr_draw_args *a, cr_err *err)
 {
     (void)err;
-    cri_cpu_draw(dev, a, draw_word, row_log_prob);
+    cri_cpu_draw(dev, a, draw_token, row_log_prob);
     return CR_OK;
 }

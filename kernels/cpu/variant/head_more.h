@@ -1,5 +1,5 @@
 /* head_more.h -- what else the head says of a row, taken in tile by tile: the rank of the label, the largest
- * logits, and those of chosen words.
+ * logits, and those of chosen tokens.
  *
  * Logits are kept where their log-probs will be, and become log-probs when the log-sum of the row is known.
  * The largest ones of a row are a heap whose root is the one to go next: the smallest, of equal ones the one
@@ -8,7 +8,7 @@
 #ifndef CR_HEAD_MORE_H
 #define CR_HEAD_MORE_H
 
-#include "kernels/cpu/variant/row_edits.h"
+#include "kernels/cpu/variant/row_processors.h"
 
 #include <math.h>
 
@@ -57,7 +57,7 @@ CR_INLINE void sift_up(head_more *m, int64_t at, float z, int32_t id)
     m->top_ids[at] = id;
 }
 
-CR_INLINE void take_top(head_more *m, const edited_tile *t, int64_t v0, const float *z)
+CR_INLINE void take_top(head_more *m, const processed_tile *t, int64_t v0, const float *z)
 {
     for (int64_t i = 0; i < t->num; i += V_LANES) {
         int64_t end = t->num - i < V_LANES ? t->num : i + V_LANES;
@@ -74,7 +74,7 @@ CR_INLINE void take_top(head_more *m, const edited_tile *t, int64_t v0, const fl
     }
 }
 
-CR_INLINE void take_chosen(head_more *m, const edited_tile *t, int64_t v0, int64_t cols,
+CR_INLINE void take_chosen(head_more *m, const processed_tile *t, int64_t v0, int64_t cols,
                            const float *z)
 {
     for (int64_t i = 0; i < m->num_chosen; i++) {
@@ -88,8 +88,8 @@ CR_INLINE void take_chosen(head_more *m, const edited_tile *t, int64_t v0, int64
     }
 }
 
-/* A tile of words v0 .. v0 + cols - 1; z_label is known before the first one if the rank is wanted. */
-CR_INLINE void take_more(head_more *m, const edited_tile *t, int64_t v0, int64_t cols,
+/* A tile of tokens v0 .. v0 + cols - 1; z_label is known before the first one if the rank is wanted. */
+CR_INLINE void take_more(head_more *m, const processed_tile *t, int64_t v0, int64_t cols,
                          const float *z, float z_label)
 {
     int32_t above = 0;

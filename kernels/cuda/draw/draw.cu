@@ -1,22 +1,22 @@
-/* draw.cu -- one id from each row of logits: edits, temperature, filters, draw, and the numbers of what was drawn (cr_draw).
+/* draw.cu -- one id from each row of logits: processors, temperature, filters, draw, and the numbers of what was drawn (cr_draw).
  *
  * Probabilities are whole numbers, e^(z - most) in units of 2^-42, so that their sums are exact: any number of blocks, order of
  * threads and of atomics gives the same bits, and a row does not depend on the other rows. The same ids as on the cpu but where the last
  * bits of a sum decide.
  *
- * Mapping: pieces of 8192 words of a row are blocks of 512 threads. find_max: the largest word of each. weigh: the mass of each, and
- * of a row with filters a histogram over most - z in 64ths, of counts (top_k) or masses, 2048 bins. collect: the ids of the words up to the bin
- * where top_k or top_p is reached, in the order of ids, hardly more than are kept. Then draw_words, a block a row: without filters the
- * piece, and in it the word, where u is reached; with filters, among the collected words in the order of falling logits, equal ones by
+ * Mapping: pieces of 8192 tokens of a row are blocks of 512 threads. find_max: the largest token of each. weigh: the mass of each, and
+ * of a row with filters a histogram over most - z in 64ths, of counts (top_k) or masses, 2048 bins. collect: the ids of the tokens up to the bin
+ * where top_k or top_p is reached, in the order of ids, hardly more than are kept. Then draw_tokens, a block a row: without filters the
+ * piece, and in it the token, where u is reached; with filters, among the collected tokens in the order of falling logits, equal ones by
  * id: three histograms of 2048 bins (11, 11, 10 bits of the key) find the place where a count (top_k) or a mass (top_p, u) is reached;
- * nothing is sorted. A kept word is one up to that place, which is all that words.cu needs to know for the log-prob, rank and
- * largest words: the bits of head.cu; and the kept ids are those of the collected words.
+ * nothing is sorted. A kept token is one up to that place, which is all that log_probs.cu needs to know for the log-prob, rank and
+ * largest tokens: the bits of head.cu; and the kept ids are those of the collected tokens.
  *
- * Bytes: rows with edits are copied (8 bytes a logit, and as many for marks). Then a row is read 2 times without filters, 3 with them, and
- * twice by words.cu: 0.6 MB a row of 152k words each, from L2 (50 MB) up to 80 rows. 19 blocks a row: 7 rows fill an H100. FLOPs: an
+ * Bytes: rows with processors are copied (8 bytes a logit, and as many for marks). Then a row is read 2 times without filters, 3 with them, and
+ * twice by log_probs.cu: 0.6 MB a row of 152k tokens each, from L2 (50 MB) up to 80 rows. 19 blocks a row: 7 rows fill an H100. FLOPs: an
  * expf a logit and pass, below a tenth of that. Atomics: one of 32 bits in shared memory a logit of a filtered row (two where a mass has more
  * than 32 bits, or the sum of a bin has a carry); of 64 bits in memory one a bin in use and block.
- * If nearly all words are kept (a flat distribution with top_p alone) one block goes over all of them nine times: that is slow.
+ * If nearly all tokens are kept (a flat distribution with top_p alone) one block goes over all of them nine times: that is slow.
  * Shared memory up to 26 KiB; pieces below 64 registers: 2 blocks an SM.
  */
 #include "kernels/cuda/draw/draw.h"
@@ -26,9 +26,9 @@
 enum { WIDTH = 512, WARPS = WIDTH / 32, BINS = CRI_DRAW_BINS, EACH = 16, PIECE = WIDTH * EACH };
 #define ALL_LANES 0xffffffffu
 
-typedef unsigned long long mass_t; /* of words, in units of 2^-42 */
+typedef unsigned long long mass_t; /* of tokens, in units of 2^-42 */
 
-/* What edits have to do with a word: so often in the response, and a bit for each other list. */
+/* What processors have to do with a token: so often in the response, and a bit for each other list. */
 enum {
     COUNT = (1 << 24) - 1,
     MARK_PROMPT = 1 << 24,
@@ -37,15 +37,15 @@ enum {
     MARK_BIASED = 1 << 27
 };
 
-/* ---- edits ---- */
+/* ---- processors ---- */
 
-static __global__ void mark_words(draw_rows a)
+static __global__ void mark_tokens(draw_rows a)
 {
     const draw_row &d = a.rows[blockIdx.x];
-    int32_t *marks = a.words + blockIdx.x * a.vocab_size;
+    int32_t *marks = a.tokens + blockIdx.x * a.vocab_size;
     const int bits[NUM_LISTS] = {MARK_PROMPT, 0, MARK_ALLOWED, MARK_BANNED, MARK_BIASED};
 
-    if (!d.has_edit) return;
+    if (!d.has_processor) return;
     for (int list = 0; list < NUM_LISTS; list++)
         for (int64_t i = threadIdx.x; i < d.num_ids[list]; i += blockDim.x) {
             int32_t *mark = marks + a.ids[d.first_id[list] + i];
@@ -57,13 +57,13 @@ static __global__ void mark_words(draw_rows a)
 }
 
 /* Each operation rounds by itself, as on the cpu. */
-static __global__ void edit_words(draw_rows a)
+static __global__ void process_logits(draw_rows a)
 {
     const draw_row &d = a.rows[blockIdx.y];
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, at = blockIdx.y * a.vocab_size + i;
 
-    if (!d.has_edit || i >= a.vocab_size) return;
-    int32_t mark = a.words[at], count = mark & COUNT;
+    if (!d.has_processor || i >= a.vocab_size) return;
+    int32_t mark = a.tokens[at], count = mark & COUNT;
     float z = a.logits[at];
     if (mark & MARK_BIASED) {
         int64_t n = 0;
@@ -81,9 +81,9 @@ static __global__ void edit_words(draw_rows a)
     a.edited[at] = z;
 }
 
-/* ---- words and sums ---- */
+/* ---- tokens and sums ---- */
 
-/* What is drawn from: z / temperature of `num` words; ids NULL: word i is id i. */
+/* What is drawn from: z / temperature of `num` tokens; ids NULL: token i is id i. */
 struct source {
     const float *z;
     const int32_t *ids;
@@ -95,7 +95,7 @@ static __device__ __forceinline__ source source_of(const draw_rows &a, int64_t r
 {
     const draw_row &d = a.rows[row];
 
-    return source{(d.has_edit ? a.edited : a.logits) + row * a.vocab_size, NULL, d.temperature,
+    return source{(d.has_processor ? a.edited : a.logits) + row * a.vocab_size, NULL, d.temperature,
                   a.vocab_size};
 }
 
@@ -109,7 +109,7 @@ static __device__ __forceinline__ int32_t id_of(const source &s, int64_t i)
     return s.ids ? s.ids[i] : (int32_t)i;
 }
 
-static __device__ __forceinline__ float word(const source &s, int64_t i)
+static __device__ __forceinline__ float token(const source &s, int64_t i)
 {
     return heated(s, s.z[id_of(s, i)]);
 }
@@ -119,7 +119,7 @@ static __device__ __forceinline__ mass_t mass_of(float z, float largest)
     return (mass_t)(expf(z - largest) * 0x1p42f);
 }
 
-/* Words number threadIdx.x + i WIDTH of this block's piece, all loaded at once; i < the result. */
+/* Tokens number threadIdx.x + i WIDTH of this block's piece, all loaded at once; i < the result. */
 static __device__ __forceinline__ int load_piece(const source &s, float (&z)[EACH])
 {
     int64_t first = (int64_t)blockIdx.x * PIECE + threadIdx.x, left = s.num - first;
@@ -155,7 +155,7 @@ static __device__ __forceinline__ mass_t sum_before(mass_t x, mass_t &all, mass_
     return before + up - x;
 }
 
-/* Of a row, in every thread: the largest word, and the mass of all. */
+/* Of a row, in every thread: the largest token, and the mass of all. */
 static __device__ __forceinline__ float max_of(const draw_rows &a, int64_t row)
 {
     float largest = -INFINITY;
@@ -219,7 +219,7 @@ static __global__ void __launch_bounds__(WIDTH, 2) find_max(draw_rows a)
     a.piece_id[piece] = id;
 }
 
-/* Where a word is in a row's histogram: it grows as z falls. */
+/* Where a token is in a row's histogram: it grows as z falls. */
 static __device__ __forceinline__ int bin_of(float z, float largest)
 {
     return (int)fminf((largest - z) * 64.0f, (float)(BINS - 1));
@@ -249,7 +249,7 @@ static __global__ void __launch_bounds__(WIDTH, 2) weigh(draw_rows a)
         mass += x;
         if (d.has_filter) add_to_bin(bins, bin_of(z[i], largest), d.top_k > 0 ? 1 : x);
     }
-    mass = group_sum<WIDTH>(mass, sums); /* after its barriers all words are in their bins */
+    mass = group_sum<WIDTH>(mass, sums); /* after its barriers all tokens are in their bins */
     if (threadIdx.x == 0) a.piece_mass[row * a.num_pieces + blockIdx.x] = mass;
     if (!d.has_filter) return;
     for (int i = threadIdx.x; i < BINS; i += WIDTH) {
@@ -283,7 +283,7 @@ static __device__ int last_bin(const draw_rows &a, int64_t row, int32_t *found, 
     return *found;
 }
 
-/* The key of the last word that min_p keeps. The largest word is always kept, banned ones never. */
+/* The key of the last token that min_p keeps. The largest token is always kept, banned ones never. */
 static __device__ __forceinline__ uint32_t key_limit(float min_p, float largest)
 {
     float min_z = min_p > 0.0f ? largest + logf(min_p) : CRI_MAX_BANNED;
@@ -291,8 +291,8 @@ static __device__ __forceinline__ uint32_t key_limit(float min_p, float largest)
     return max(falling_key(largest), falling_key(min_z));
 }
 
-/* The ids of the words that filters may keep, and the place where they end, ascending from the piece's place in a.words on.
- * top_k counts words that min_p does not keep. */
+/* The ids of the tokens that filters may keep, and the place where they end, ascending from the piece's place in a.tokens on.
+ * top_k counts tokens that min_p does not keep. */
 static __global__ void __launch_bounds__(WIDTH, 2) collect(draw_rows a)
 {
     SHARED(int32_t, found, 1);
@@ -321,7 +321,7 @@ static __global__ void __launch_bounds__(WIDTH, 2) collect(draw_rows a)
     if (threadIdx.x == 0) a.piece_found[row * a.num_pieces + blockIdx.x] = (int32_t)all;
     __syncthreads();
     int64_t first = (int64_t)blockIdx.x * PIECE;
-    int32_t *list = a.words + row * a.vocab_size + first;
+    int32_t *list = a.tokens + row * a.vocab_size + first;
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         if (masks[i] >> lane & 1)
@@ -331,7 +331,7 @@ static __global__ void __launch_bounds__(WIDTH, 2) collect(draw_rows a)
 
 /* ---- the place where a sum reaches its goal ---- */
 
-/* Words of one key, or of one bin; count and mass of all words before them. */
+/* Tokens of one key, or of one bin; count and mass of all tokens before them. */
 struct place {
     uint32_t key;
     mass_t count_before, mass_before, count, mass;
@@ -345,7 +345,7 @@ struct bins {
     int32_t *counts; /* the same */
 };
 
-/* The bin where the running count, or mass, is goal or more; if none is, the last that has words. goal > 0. */
+/* The bin where the running count, or mass, is goal or more; if none is, the last that has tokens. goal > 0. */
 static __device__ place find_bin(const bins &b, bool is_by_mass, mass_t goal)
 {
     enum { SOME = BINS / WIDTH };
@@ -375,7 +375,7 @@ static __device__ place find_bin(const bins &b, bool is_by_mass, mass_t goal)
     return *b.found; /* written again after a barrier */
 }
 
-/* The same for words with keys up to `limit`, in the order of keys. */
+/* The same for tokens with keys up to `limit`, in the order of keys. */
 static __device__ place find_key(const bins &b, const source &s, float largest, uint32_t limit,
                                  bool is_by_mass, mass_t goal)
 {
@@ -389,7 +389,7 @@ static __device__ place find_key(const bins &b, const source &s, float largest, 
         }
         __syncthreads();
         for (int64_t i = threadIdx.x; i < s.num; i += WIDTH) {
-            float z = word(s, i);
+            float z = token(s, i);
             uint32_t key = falling_key(z);
             if (key > limit || (level && key >> (shift + bits) != at.key)) continue;
             int bin = (int)(key >> shift & ((1u << bits) - 1));
@@ -424,13 +424,13 @@ static __device__ __forceinline__ int place_among(bool is_one, int32_t *counts, 
     return before;
 }
 
-/* The id of word number nth of those with this key, by id. */
+/* The id of token number nth of those with this key, by id. */
 static __device__ int32_t nth_id(const bins &b, const source &s, uint32_t key, mass_t nth)
 {
     for (int64_t i0 = 0;; i0 += WIDTH) {
         int64_t i = i0 + threadIdx.x;
         int total, before;
-        bool is_one = i < s.num && falling_key(word(s, i)) == key;
+        bool is_one = i < s.num && falling_key(token(s, i)) == key;
         before = place_among(is_one, b.counts, total);
         if (nth >= (mass_t)total) {
             nth -= (mass_t)total;
@@ -456,21 +456,21 @@ static __device__ int32_t draw_in_order(const draw_rows &a, const bins &b, const
         goal -= masses[piece];
     int64_t begin = piece * PIECE + (int64_t)threadIdx.x * EACH, end = min(begin + EACH, s.num);
     for (int64_t i = begin; i < end; i++)
-        mine += mass_of(word(s, i), largest);
+        mine += mass_of(token(s, i), largest);
     mass_t before = sum_before(mine, all, b.sums);
     for (int64_t i = begin; before < goal && i < end; i++) {
-        before += mass_of(word(s, i), largest);
+        before += mass_of(token(s, i), largest);
         if (before >= goal) b.found->key = (uint32_t)i;
     }
     __syncthreads();
     return (int32_t)b.found->key;
 }
 
-/* The words that were collected in the pieces of a row, one after the other, in their place. */
+/* The tokens that were collected in the pieces of a row, one after the other, in their place. */
 static __device__ source gather(const draw_rows &a, int64_t row)
 {
     const int32_t *found = a.piece_found + row * a.num_pieces;
-    int32_t *list = a.words + row * a.vocab_size;
+    int32_t *list = a.tokens + row * a.vocab_size;
     source s = source_of(a, row);
     int64_t piece = 0, before = 0;
 
@@ -490,10 +490,10 @@ static __device__ source gather(const draw_rows &a, int64_t row)
     return s;
 }
 
-/* top_k with ties, top_p, min_p, then the draw, in the order of falling z. last: of the kept words. */
+/* top_k with ties, top_p, min_p, then the draw, in the order of falling z. last: of the kept tokens. */
 static __device__ chosen draw_filtered(const draw_rows &a, const bins &b, const source &s,
                                        const draw_row &d, float largest, mass_t all,
-                                       word_limit *last)
+                                       token_limit *last)
 {
     uint32_t limit = key_limit(d.min_p, largest);
     mass_t base = all, wanted, goal, each, take, mass;
@@ -521,15 +521,15 @@ static __device__ chosen draw_filtered(const draw_rows &a, const bins &b, const 
     if (!d.is_raw && c.num_kept < a.vocab_size) return c;
     c.num_kept = 0;
     c.log_mass = 0.0f;
-    *last = word_limit{UINT32_MAX, INT32_MAX};
+    *last = token_limit{UINT32_MAX, INT32_MAX};
     return c;
 }
 
 /* The kept ids, ascending, to the head of the list of collected ones, and the first to the results. */
 static __device__ void list_kept(const draw_rows &a, const bins &b, const source &s, int64_t row,
-                                 const word_limit &last)
+                                 const token_limit &last)
 {
-    int32_t *list = a.words + row * a.vocab_size, *first = a.kept + row * CRI_DRAW_KEPT;
+    int32_t *list = a.tokens + row * a.vocab_size, *first = a.kept + row * CRI_DRAW_KEPT;
     int64_t num = 0;
 
     for (int64_t i0 = 0; i0 < s.num; i0 += WIDTH) { /* none moves up */
@@ -544,7 +544,7 @@ static __device__ void list_kept(const draw_rows &a, const bins &b, const source
     }
 }
 
-static __global__ void __launch_bounds__(WIDTH, 1) draw_words(draw_rows a)
+static __global__ void __launch_bounds__(WIDTH, 1) draw_tokens(draw_rows a)
 {
     SHARED(int32_t, count, BINS);
     SHARED(uint32_t, low, BINS);
@@ -556,7 +556,7 @@ static __global__ void __launch_bounds__(WIDTH, 1) draw_words(draw_rows a)
     int64_t row = blockIdx.x;
     const draw_row &d = a.rows[row];
     const bins b = {count, {low, high}, found, sums, ids};
-    word_limit last = {UINT32_MAX, INT32_MAX};
+    token_limit last = {UINT32_MAX, INT32_MAX};
     chosen c = {};
     float largest = -INFINITY;
     int32_t id = INT32_MAX;
@@ -591,31 +591,31 @@ int64_t cri_cuda_draw_pieces(int64_t vocab_size)
     return (vocab_size + PIECE - 1) / PIECE;
 }
 
-static cudaError_t queue_edits(const draw_rows *a, cudaStream_t stream)
+static cudaError_t queue_processors(const draw_rows *a, cudaStream_t stream)
 {
     int64_t v = a->vocab_size;
     cudaError_t code;
 
-    if (!a->has_edit) return cudaSuccess;
-    code = cudaMemsetAsync(a->words, 0, (size_t)(a->num * v) * sizeof *a->words, stream);
+    if (!a->has_processor) return cudaSuccess;
+    code = cudaMemsetAsync(a->tokens, 0, (size_t)(a->num * v) * sizeof *a->tokens, stream);
     if (code != cudaSuccess) return code;
-    code = CUDA_LAUNCH(mark_words, dim3((unsigned)a->num), dim3(256), 0, stream, *a);
+    code = CUDA_LAUNCH(mark_tokens, dim3((unsigned)a->num), dim3(256), 0, stream, *a);
     if (code != cudaSuccess) return code;
-    return CUDA_LAUNCH(edit_words, dim3((unsigned)((v + 255) / 256), (unsigned)a->num), dim3(256),
-                       0, stream, *a);
+    return CUDA_LAUNCH(process_logits, dim3((unsigned)((v + 255) / 256), (unsigned)a->num),
+                       dim3(256), 0, stream, *a);
 }
 
-cri_word_rows cri_cuda_draw_numbers(const draw_rows *a)
+cri_log_prob_rows cri_cuda_draw_numbers(const draw_rows *a)
 {
-    cri_word_rows w = {};
+    cri_log_prob_rows w = {};
 
     w.num_rows = a->num;
     w.vocab_size = a->vocab_size;
     w.labels = a->labels;
-    w.edits.is_on = true;
-    w.edits.penalty = 1.0f;
-    w.edits.temperatures = a->temperatures;
-    w.edits.limits = a->limits;
+    w.processors.is_on = true;
+    w.processors.penalty = 1.0f;
+    w.processors.temperatures = a->temperatures;
+    w.processors.limits = a->limits;
     w.log_prob = a->log_prob;
     w.rank = a->has_rank ? a->rank : NULL;
     w.num_top = a->num_top;
@@ -624,24 +624,25 @@ cri_word_rows cri_cuda_draw_numbers(const draw_rows *a)
     return w;
 }
 
-/* Log-probs, ranks and largest words of what was drawn. */
+/* Log-probs, ranks and largest tokens of what was drawn. */
 static cudaError_t queue_numbers(const draw_rows *a, cudaStream_t stream)
 {
-    cri_word_rows w = cri_cuda_draw_numbers(a);
+    cri_log_prob_rows w = cri_cuda_draw_numbers(a);
 
-    return cri_cuda_words_whole(&w, word_source{a->logits, a->edited, a->flags}, a->tiles, stream);
+    return cri_cuda_log_probs_whole(&w, logit_source{a->logits, a->edited, a->flags}, a->tiles,
+                                    stream);
 }
 
 cudaError_t cri_cuda_draw_queue(const draw_rows *a, cudaStream_t stream)
 {
     const dim3 pieces((unsigned)a->num_pieces, (unsigned)a->num), rows((unsigned)a->num),
         block(WIDTH);
-    cudaError_t code = queue_edits(a, stream);
+    cudaError_t code = queue_processors(a, stream);
 
     if (code == cudaSuccess) code = CUDA_LAUNCH(find_max, pieces, block, 0, stream, *a);
     if (code == cudaSuccess && a->has_draw) code = CUDA_LAUNCH(weigh, pieces, block, 0, stream, *a);
     if (code == cudaSuccess && a->has_filter)
         code = CUDA_LAUNCH(collect, pieces, block, 0, stream, *a);
-    if (code == cudaSuccess) code = CUDA_LAUNCH(draw_words, rows, block, 0, stream, *a);
+    if (code == cudaSuccess) code = CUDA_LAUNCH(draw_tokens, rows, block, 0, stream, *a);
     return code == cudaSuccess ? queue_numbers(a, stream) : code;
 }

@@ -8,10 +8,10 @@ extern "C" {
 #include "base/rng.h"
 }
 
-/* The ids of the lists that edits of this row need. */
+/* The ids of the lists that processors of this row need. */
 static void lists_of(const cr_draw_row *row, const int32_t **ids, size_t *num)
 {
-    const cr_word_edits *e = &row->edits;
+    const cr_token_processors *e = &row->processors;
     bool has_counts = row->penalty != 1 || e->presence != 0 || e->frequency != 0;
     const int32_t *lists[NUM_LISTS] = {row->history[0], row->history[1], e->allowed, e->banned,
                                        e->biased};
@@ -52,8 +52,8 @@ static size_t lay_out_out(draw_rows *d, char *base)
 /* The rest of the scratch, from `at` on. */
 static size_t lay_out_scratch(draw_rows *d, char *base, size_t at)
 {
-    int64_t pieces = d->num * d->num_pieces, words = d->num * d->vocab_size;
-    cri_word_rows numbers = cri_cuda_draw_numbers(d);
+    int64_t pieces = d->num * d->num_pieces, tokens = d->num * d->vocab_size;
+    cri_log_prob_rows numbers = cri_cuda_draw_numbers(d);
     char *tiles;
 
     carve(base, &at, &d->limits, d->num);
@@ -63,14 +63,14 @@ static size_t lay_out_scratch(draw_rows *d, char *base, size_t at)
     carve(base, &at, &d->piece_found, pieces);
     carve(base, &at, &d->piece_mass, pieces);
     carve(base, &at, &d->bins, d->has_filter ? d->num * CRI_DRAW_BINS : 0);
-    carve(base, &at, &d->edited, d->has_edit ? words : 0);
-    carve(base, &at, &d->words, d->has_edit || d->has_filter ? words : 0);
-    carve(base, &at, &tiles, (int64_t)cri_cuda_words_tiles(&numbers));
+    carve(base, &at, &d->edited, d->has_processor ? tokens : 0);
+    carve(base, &at, &d->tokens, d->has_processor || d->has_filter ? tokens : 0);
+    carve(base, &at, &tiles, (int64_t)cri_cuda_log_probs_tiles(&numbers));
     d->tiles = tiles;
     return at;
 }
 
-/* What the rows ask for; the number of ids of all lists, as words of 4 bytes; a bias is one, too. */
+/* What the rows ask for; the number of ids of all lists, as elements of 4 bytes; a bias is one, too. */
 static size_t look_at_rows(const cr_draw_args *a, draw_rows *d)
 {
     size_t num_ids = 0;
@@ -85,8 +85,8 @@ static size_t look_at_rows(const cr_draw_args *a, draw_rows *d)
         d->has_draw |= row->temperature > 0;
         d->has_filter |= has_filter;
         d->has_list |= has_filter && a->out[r].kept;
-        if (!cri_draw_has_edit(row)) continue;
-        d->has_edit = true;
+        if (!cri_draw_has_processor(row)) continue;
+        d->has_processor = true;
         lists_of(row, ids, num);
         for (int list = 0; list < NUM_LISTS; list++)
             num_ids += num[list] * (list == BIASED ? 2 : 1);
@@ -110,7 +110,7 @@ static void fill_rows(const cr_draw_args *a, const draw_rows *host)
 
     for (int64_t r = 0; r < a->num_rows; r++) {
         const cr_draw_row *row = &a->rows[r];
-        const cr_word_edits *e = &row->edits;
+        const cr_token_processors *e = &row->processors;
         const int32_t *ids[NUM_LISTS];
         size_t num[NUM_LISTS];
         draw_row d = {};
@@ -122,8 +122,8 @@ static void fill_rows(const cr_draw_args *a, const draw_rows *host)
         d.is_raw = row->is_raw || d.is_greedy;
         d.has_filter = cri_draw_has_filter(row, a->vocab_size);
         d.is_listed = d.has_filter && a->out[r].kept;
-        d.has_edit = cri_draw_has_edit(row);
-        if (d.has_edit) {
+        d.has_processor = cri_draw_has_processor(row);
+        if (d.has_processor) {
             lists_of(row, ids, num);
             for (int list = 0; list < NUM_LISTS; list++) {
                 d.num_ids[list] = (int64_t)num[list];
@@ -132,7 +132,7 @@ static void fill_rows(const cr_draw_args *a, const draw_rows *host)
             d.first_bias = put_ids(host->ids, &at, e->bias, e->num_biased);
         }
         host->rows[r] = d;
-        host->flags[r] = d.has_edit && !d.is_raw;
+        host->flags[r] = d.has_processor && !d.is_raw;
         host->temperatures[r] = d.is_raw ? 1 : d.temperature;
     }
 }
@@ -169,7 +169,7 @@ static cr_status put_kept(cr_device *dev, const draw_rows *d, const draw_rows *h
         return CR_OK;
     }
     all = (int32_t *)cr_alloc(num * sizeof *all);
-    status = dev->kernels->download(dev, all, cr_mem_of_host(d->words + r * d->vocab_size),
+    status = dev->kernels->download(dev, all, cr_mem_of_host(d->tokens + r * d->vocab_size),
                                     num * sizeof *all, err);
     if (status == CR_OK) cr_buf_add(out->kept, all, num * sizeof *all);
     cr_free(all);
@@ -183,7 +183,7 @@ struct draw_call {
     void *to_device, *to_host;
 };
 
-/* Sizes and pinned blocks. Room for lists of ids comes in powers of 2: histories grow, and recordings keep. */
+/* Sizes and pinned blocks. Room for lists of ids comes in powers of 2: histories grow, and graphs keep. */
 static cr_status describe(cr_device *dev, const cr_draw_args *a, draw_call *c, cr_err *err)
 {
     draw_rows *d = &c->d;
@@ -205,14 +205,14 @@ static cr_status describe(cr_device *dev, const cr_draw_args *a, draw_call *c, c
     return CR_OK;
 }
 
-/* Of all that queue has as arguments. Scratch is where it was, or recordings are dropped. */
+/* Of all that queue has as arguments. Scratch is where it was, or graphs are dropped. */
 static uint64_t key_of(const draw_call *c)
 {
     const draw_rows *d = &c->d;
     const uint64_t all[] = {(uint64_t)d->num,
                             (uint64_t)d->vocab_size,
                             (uint64_t)d->num_top,
-                            d->has_edit,
+                            d->has_processor,
                             d->has_draw,
                             d->has_filter,
                             d->has_list,

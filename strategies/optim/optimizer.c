@@ -1,5 +1,5 @@
 /* optimizer.c -- see optimizer.h. */
-#include "strategies/optimizer.h"
+#include "strategies/optim/optimizer.h"
 #include "base/pattern.h"
 
 #include <string.h>

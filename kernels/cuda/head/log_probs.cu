@@ -1,27 +1,27 @@
-/* words.cu -- rows of logits are reduced tile by tile of 1024 words: log-prob of the label, entropy, log-sum, rank of the
- * label, the largest words, chosen words.
+/* log_probs.cu -- rows of logits are reduced tile by tile of 1024 tokens: log-prob of the label, entropy, log-sum, rank of the
+ * label, the largest tokens, chosen tokens.
  *
- * A tile is a block of 128 threads, a thread 8 words, 128 apart, which are loaded together before they are edited; sums and maxima by
- * fixed shuffles. The sums of a tile are relative to the largest word of all tiles up to it, and join the row's in the order of tiles. So the
+ * A tile is a block of 128 threads, a thread 8 tokens, 128 apart, which are loaded together before they are edited; sums and maxima by
+ * fixed shuffles. The sums of a tile are relative to the largest token of all tiles up to it, and join the row's in the order of tiles. So the
  * bits of a row depend on its logits alone, and training (tiles made by products in head.cu) and generation (whole rows) agree.
  *
- * Training: a block takes one row of each tile that it is given, and thread 0 brings the row's state up to date. The largest words of
+ * Training: a block takes one row of each tile that it is given, and thread 0 brings the row's state up to date. The largest tokens of
  * a tile are taken one by one by the block, and put into a sorted list that is the result itself; after the first tiles hardly one is taken.
- * Whole rows: a block a tile in two launches, first the largest word of each tile, then the sums, for which it looks at the largest words
+ * Whole rows: a block a tile in two launches, first the largest token of each tile, then the sums, for which it looks at the largest tokens
  * of the tiles before it; a third launch joins the tiles of a row, one thread three FMA a tile, factors by all threads before. The largest
- * words are lists of tiles, from which a block a row takes the first ones. A row of 152k words: 149 blocks, 20 bytes of scratch a tile.
+ * tokens are lists of tiles, from which a block a row takes the first ones. A row of 152k tokens: 149 blocks, 20 bytes of scratch a tile.
  * Bytes: 4 a logit, twice for whole rows, which the product has left in L2 (16 MB for 4096 rows); about 20 FLOPs a logit: below a
  * hundredth of the product of 2048 columns. Shared memory below 200 bytes (joining: 16 KiB), below 64 registers.
  */
-#include "kernels/cuda/words.h"
+#include "kernels/cuda/head/log_probs.h"
 
 #include <math.h>
 
-enum { BLOCK = 128, MINE = CRI_WORDS / BLOCK };
+enum { BLOCK = 128, MINE = CRI_TILE_TOKENS / BLOCK };
 
-word_edits cri_cuda_edits(const cr_row_edits_mem *e)
+row_processors cri_cuda_processors(const cr_row_processors_mem *e)
 {
-    word_edits w = {};
+    row_processors w = {};
 
     if (!e) return w;
     w.is_on = true;
@@ -39,12 +39,12 @@ word_edits cri_cuda_edits(const cr_row_edits_mem *e)
     return w;
 }
 
-static __global__ void begin_rows(cri_word_rows w, word_state *state)
+static __global__ void begin_rows(cri_log_prob_rows w, log_prob_state *state)
 {
     int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = w.first_row + r;
 
     if (r >= w.num_rows) return;
-    state[r] = word_state{-INFINITY, 0.0f, 0.0f, 0.0f, 0, 1};
+    state[r] = log_prob_state{-INFINITY, 0.0f, 0.0f, 0.0f, 0, 1};
     for (int64_t i = 0; i < w.num_chosen; i++)
         w.chosen_log_prob[row * w.num_chosen + i] = -INFINITY;
 }
@@ -66,7 +66,7 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
 
 /* The state takes in a tile whose sums are relative to `most`, the larger of both; scale: e^(state's - most). The products are
  * fused by name: two kernels join tiles, and their bits must not depend on the compiler. */
-static __device__ __forceinline__ void join(word_state *s, float max, float scale, float sum,
+static __device__ __forceinline__ void join(log_prob_state *s, float max, float scale, float sum,
                                             float moment)
 {
     if (!(s->sum > 0.0f)) scale = 0.0f;
@@ -76,17 +76,17 @@ static __device__ __forceinline__ void join(word_state *s, float max, float scal
     s->max = max;
 }
 
-/* A thread's words of a tile. id -1: not kept, or past the tile. */
-struct tile_words {
+/* A thread's tokens of a tile. id -1: not kept, or past the tile. */
+struct tile_logits {
     float z[MINE];
     int32_t ids[MINE];
 };
 
-/* Words v0 .. v0 + cols - 1 of row `row`, whose logits begin at z0 with word v0; cols up to CRI_WORDS. */
-static __device__ __forceinline__ tile_words load_tile(const word_edits &e, int64_t row,
-                                                       const float *z0, int64_t v0, int64_t cols)
+/* Tokens v0 .. v0 + cols - 1 of row `row`, whose logits begin at z0 with token v0; cols up to CRI_TILE_TOKENS. */
+static __device__ __forceinline__ tile_logits load_tile(const row_processors &e, int64_t row,
+                                                        const float *z0, int64_t v0, int64_t cols)
 {
-    tile_words t;
+    tile_logits t;
     float slope;
 
 #pragma unroll
@@ -98,13 +98,13 @@ static __device__ __forceinline__ tile_words load_tile(const word_edits &e, int6
     for (int i = 0; i < MINE; i++) {
         int64_t c = threadIdx.x + (int64_t)i * BLOCK;
         int32_t id = (int32_t)(v0 + c);
-        t.ids[i] = c < cols && edit_word(e, row, id, t.z[i], slope) ? id : -1;
+        t.ids[i] = c < cols && process_logit(e, row, id, t.z[i], slope) ? id : -1;
     }
     return t;
 }
 
-/* The largest kept word, in every thread, and how many kept words are above label_z, of this one. */
-static __device__ __forceinline__ float find_max(const tile_words &t, float label_z, float &above,
+/* The largest kept token, in every thread, and how many kept tokens are above label_z, of this one. */
+static __device__ __forceinline__ float find_max(const tile_logits &t, float label_z, float &above,
                                                  float *shared)
 {
     float max = -INFINITY;
@@ -119,8 +119,8 @@ static __device__ __forceinline__ float find_max(const tile_words &t, float labe
 }
 
 /* The sums of a tile relative to `most`, in every thread. */
-static __device__ __forceinline__ void add_words(const tile_words &t, float max, float &sum,
-                                                 float &moment, float *shared)
+static __device__ __forceinline__ void add_logits(const tile_logits &t, float max, float &sum,
+                                                  float &moment, float *shared)
 {
     sum = moment = 0.0f;
 #pragma unroll
@@ -134,9 +134,9 @@ static __device__ __forceinline__ void add_words(const tile_words &t, float max,
     moment = group_sum<BLOCK>(moment, shared);
 }
 
-/* The words of this tile that belong into the row's list. */
-static __device__ void take_top(const cri_word_rows &w, word_state *state, int64_t row,
-                                const tile_words &t, float *zs, int32_t *first_ids,
+/* The tokens of this tile that belong into the row's list. */
+static __device__ void take_top(const cri_log_prob_rows &w, log_prob_state *state, int64_t row,
+                                const tile_logits &t, float *zs, int32_t *first_ids,
                                 int32_t *is_full)
 {
     float *list_z = w.top_log_prob + row * w.num_top;
@@ -174,14 +174,14 @@ static __device__ void take_top(const cri_word_rows &w, word_state *state, int64
     }
 }
 
-static __device__ __forceinline__ void take_tile(const cri_word_rows &w, word_state *s, int64_t row,
-                                                 const float *z0, int64_t v0, int64_t cols,
-                                                 float *shared, int32_t *shared_ids,
+static __device__ __forceinline__ void take_tile(const cri_log_prob_rows &w, log_prob_state *s,
+                                                 int64_t row, const float *z0, int64_t v0,
+                                                 int64_t cols, float *shared, int32_t *shared_ids,
                                                  int32_t *is_full)
 {
     int32_t label = w.labels[row];
     float before = s->max, above = 0.0f, sum, moment, slope;
-    const tile_words t = load_tile(w.edits, row, z0, v0, cols);
+    const tile_logits t = load_tile(w.processors, row, z0, v0, cols);
     float max = find_max(t, s->label, above, shared); /* after its barriers all have read s */
 
 #pragma unroll
@@ -190,7 +190,7 @@ static __device__ __forceinline__ void take_tile(const cri_word_rows &w, word_st
     if (w.rank) above = group_sum<BLOCK>(above, shared);
     if (max > -INFINITY) {
         float top = fmaxf(max, before);
-        add_words(t, top, sum, moment, shared);
+        add_logits(t, top, sum, moment, shared);
         if (threadIdx.x == 0) join(s, top, expf(before - top), sum, moment);
     }
     if (threadIdx.x == 0 && w.rank) s->rank += (int32_t)above;
@@ -199,13 +199,14 @@ static __device__ __forceinline__ void take_tile(const cri_word_rows &w, word_st
         int32_t id = w.chosen_ids[row * w.num_chosen + i];
         if (id < v0 || id >= v0 + cols) continue;
         float x = z0[id - v0];
-        if (edit_word(w.edits, row, id, x, slope)) w.chosen_log_prob[row * w.num_chosen + i] = x;
+        if (process_logit(w.processors, row, id, x, slope))
+            w.chosen_log_prob[row * w.num_chosen + i] = x;
     }
 }
 
 static __global__ void __launch_bounds__(BLOCK, 8)
-    take_words(cri_word_rows w, word_state *states, const float *logits, int64_t ld, int64_t v0,
-               int64_t cols)
+    take_tiles(cri_log_prob_rows w, log_prob_state *states, const float *logits, int64_t ld,
+               int64_t v0, int64_t cols)
 {
     SHARED(float, shared, BLOCK / 32);
     SHARED(int32_t, shared_ids, BLOCK / 32);
@@ -213,16 +214,16 @@ static __global__ void __launch_bounds__(BLOCK, 8)
     int64_t r = blockIdx.x, row = w.first_row + r;
     const float *z = logits + r * ld;
 
-    for (int64_t c = 0; c < cols; c += CRI_WORDS) {
+    for (int64_t c = 0; c < cols; c += CRI_TILE_TOKENS) {
         if (c) __syncthreads(); /* the state of the tile before is complete */
         take_tile(w, states + r, row, z + c, v0 + c,
-                  cols - c < CRI_WORDS ? cols - c : (int64_t)CRI_WORDS, shared, shared_ids,
-                  is_full);
+                  cols - c < CRI_TILE_TOKENS ? cols - c : (int64_t)CRI_TILE_TOKENS, shared,
+                  shared_ids, is_full);
     }
 }
 
-static __device__ __forceinline__ void put_numbers(const cri_word_rows &w, int64_t row,
-                                                   const word_state &s)
+static __device__ __forceinline__ void put_numbers(const cri_log_prob_rows &w, int64_t row,
+                                                   const log_prob_state &s)
 {
     float log_sum = logf(s.sum);
 
@@ -233,10 +234,11 @@ static __device__ __forceinline__ void put_numbers(const cri_word_rows &w, int64
     if (w.rank) w.rank[row] = s.rank;
 }
 
-static __global__ void __launch_bounds__(BLOCK) end_rows(cri_word_rows w, const word_state *states)
+static __global__ void __launch_bounds__(BLOCK)
+    end_rows(cri_log_prob_rows w, const log_prob_state *states)
 {
     int64_t r = blockIdx.x, row = w.first_row + r;
-    const word_state s = states[r];
+    const log_prob_state s = states[r];
     float log_sum = logf(s.sum);
 
     if (threadIdx.x == 0) put_numbers(w, row, s);
@@ -256,33 +258,34 @@ static __global__ void __launch_bounds__(BLOCK) end_rows(cri_word_rows w, const 
 /* Numbers of each tile, [num_rows, num]. */
 struct tile_rows {
     int64_t num;                     /* tiles of a row */
-    float *max, *top, *sum, *moment; /* top: the largest word up to its end */
+    float *max, *top, *sum, *moment; /* top: the largest token up to its end */
     int32_t *above;
     float *top_z; /* [num_rows, num, num_top], falling; id INT32_MAX: no more */
     int32_t *top_ids;
-    word_state *states; /* [num_rows] */
+    log_prob_state *states; /* [num_rows] */
 };
 
-static __device__ __forceinline__ const float *row_of(const cri_word_rows &w, const word_source &s,
-                                                      int64_t row)
+static __device__ __forceinline__ const float *row_of(const cri_log_prob_rows &w,
+                                                      const logit_source &s, int64_t row)
 {
     return (s.flags && s.flags[row] ? s.edited : s.logits) + row * w.vocab_size;
 }
 
-static __device__ __forceinline__ tile_words tile_of(const cri_word_rows &w, const float *z)
+static __device__ __forceinline__ tile_logits tile_of(const cri_log_prob_rows &w, const float *z)
 {
-    int64_t row = blockIdx.y, v0 = (int64_t)blockIdx.x * CRI_WORDS, left = w.vocab_size - v0;
+    int64_t row = blockIdx.y, v0 = (int64_t)blockIdx.x * CRI_TILE_TOKENS, left = w.vocab_size - v0;
 
-    return load_tile(w.edits, row, z + v0, v0, left < CRI_WORDS ? left : (int64_t)CRI_WORDS);
+    return load_tile(w.processors, row, z + v0, v0,
+                     left < CRI_TILE_TOKENS ? left : (int64_t)CRI_TILE_TOKENS);
 }
 
-/* As words are taken in one by one: 0 if the label is not kept and no rank is wanted. */
-static __device__ __forceinline__ float label_of(const cri_word_rows &w, int64_t row,
+/* As tokens are taken in one by one: 0 if the label is not kept and no rank is wanted. */
+static __device__ __forceinline__ float label_of(const cri_log_prob_rows &w, int64_t row,
                                                  const float *z)
 {
     float x = z[w.labels[row]], slope;
 
-    return edit_word(w.edits, row, w.labels[row], x, slope) || w.rank ? x : 0.0f;
+    return process_logit(w.processors, row, w.labels[row], x, slope) || w.rank ? x : 0.0f;
 }
 
 /* (x, n) becomes the next one after (z, id) in the order of the largest, if it is before the one found so far. */
@@ -293,14 +296,14 @@ static __device__ __forceinline__ void see_next(float x, int32_t n, float z, int
 }
 
 static __global__ void __launch_bounds__(BLOCK, 8)
-    find_tiles(cri_word_rows w, word_source from, tile_rows to)
+    find_tiles(cri_log_prob_rows w, logit_source from, tile_rows to)
 {
     SHARED(float, shared, BLOCK / 32);
     SHARED(int32_t, shared_ids, BLOCK / 32);
     int64_t row = blockIdx.y, tile = row * to.num + blockIdx.x;
-    const float *words = row_of(w, from, row);
-    float above = 0.0f, label_z = w.rank ? label_of(w, row, words) : 0.0f, z = INFINITY;
-    const tile_words t = tile_of(w, words);
+    const float *tokens = row_of(w, from, row);
+    float above = 0.0f, label_z = w.rank ? label_of(w, row, tokens) : 0.0f, z = INFINITY;
+    const tile_logits t = tile_of(w, tokens);
     float max = find_max(t, label_z, above, shared);
     int32_t id = -1;
 
@@ -324,26 +327,26 @@ static __global__ void __launch_bounds__(BLOCK, 8)
 }
 
 static __global__ void __launch_bounds__(BLOCK, 8)
-    sum_tiles(cri_word_rows w, word_source from, tile_rows to)
+    sum_tiles(cri_log_prob_rows w, logit_source from, tile_rows to)
 {
     SHARED(float, shared, BLOCK / 32);
     int64_t row = blockIdx.y, first = row * to.num, tile = first + blockIdx.x;
-    const tile_words t = tile_of(w, row_of(w, from, row));
+    const tile_logits t = tile_of(w, row_of(w, from, row));
     float top = -INFINITY, sum, moment;
 
     for (int64_t i = first + threadIdx.x; i <= tile; i += BLOCK)
         top = fmaxf(top, to.max[i]);
     top = block_max(top, shared);
-    add_words(t, top, sum, moment, shared);
+    add_logits(t, top, sum, moment, shared);
     if (threadIdx.x) return;
     to.top[tile] = top;
     to.sum[tile] = sum;
     to.moment[tile] = moment;
 }
 
-/* Joins the tiles of a row in their order. Of a tile without kept words the factor is -1. */
+/* Joins the tiles of a row in their order. Of a tile without kept tokens the factor is -1. */
 static __global__ void __launch_bounds__(BLOCK)
-    join_tiles(cri_word_rows w, word_source from, tile_rows t)
+    join_tiles(cri_log_prob_rows w, logit_source from, tile_rows t)
 {
     enum { SOME = 1024 };
     SHARED(float, scale, SOME);
@@ -352,7 +355,7 @@ static __global__ void __launch_bounds__(BLOCK)
     SHARED(float, moment, SOME);
     SHARED(int32_t, ranks, BLOCK / 32);
     int64_t row = blockIdx.x, first = row * t.num;
-    word_state s = {-INFINITY, 0.0f, 0.0f, label_of(w, row, row_of(w, from, row)), 0, 1};
+    log_prob_state s = {-INFINITY, 0.0f, 0.0f, label_of(w, row, row_of(w, from, row)), 0, 1};
     int32_t above = 0;
 
     for (int64_t i0 = 0; i0 < t.num; i0 += SOME) {
@@ -377,15 +380,15 @@ static __global__ void __launch_bounds__(BLOCK)
     t.states[row] = s;
 }
 
-/* The first words of the lists of a row's tiles. */
-static __global__ void __launch_bounds__(BLOCK) take_first(cri_word_rows w, tile_rows t)
+/* The first tokens of the lists of a row's tiles. */
+static __global__ void __launch_bounds__(BLOCK) take_first(cri_log_prob_rows w, tile_rows t)
 {
     SHARED(float, zs, BLOCK / 32);
     SHARED(int32_t, ids, BLOCK / 32);
     int64_t row = blockIdx.x, num = t.num * w.num_top;
     const float *list_z = t.top_z + row * num;
     const int32_t *list_id = t.top_ids + row * num;
-    const word_state s = t.states[row];
+    const log_prob_state s = t.states[row];
     float log_sum = logf(s.sum), z = INFINITY;
     int32_t id = -1;
 
@@ -402,28 +405,32 @@ static __global__ void __launch_bounds__(BLOCK) take_first(cri_word_rows w, tile
     }
 }
 
-cudaError_t cri_cuda_words_begin(const cri_word_rows *w, word_state *state, cudaStream_t stream)
+cudaError_t cri_cuda_log_probs_begin(const cri_log_prob_rows *w, log_prob_state *state,
+                                     cudaStream_t stream)
 {
     return CUDA_LAUNCH(begin_rows, blocks_for(w->num_rows, BLOCK, INT32_MAX), dim3(BLOCK), 0,
                        stream, *w, state);
 }
 
-cudaError_t cri_cuda_words_take(const cri_word_rows *w, word_state *state, const float *z,
-                                int64_t ld, int64_t v0, int64_t cols, cudaStream_t stream)
+cudaError_t cri_cuda_log_probs_take(const cri_log_prob_rows *w, log_prob_state *state,
+                                    const float *z, int64_t ld, int64_t v0, int64_t cols,
+                                    cudaStream_t stream)
 {
-    return CUDA_LAUNCH(take_words, dim3((unsigned)w->num_rows), dim3(BLOCK), 0, stream, *w, state,
+    return CUDA_LAUNCH(take_tiles, dim3((unsigned)w->num_rows), dim3(BLOCK), 0, stream, *w, state,
                        z, ld, v0, cols);
 }
 
-cudaError_t cri_cuda_words_end(const cri_word_rows *w, word_state *state, cudaStream_t stream)
+cudaError_t cri_cuda_log_probs_end(const cri_log_prob_rows *w, log_prob_state *state,
+                                   cudaStream_t stream)
 {
     return CUDA_LAUNCH(end_rows, dim3((unsigned)w->num_rows), dim3(BLOCK), 0, stream, *w,
-                       (const word_state *)state);
+                       (const log_prob_state *)state);
 }
 
-static size_t lay_out(const cri_word_rows *w, char *base, tile_rows *t)
+static size_t lay_out(const cri_log_prob_rows *w, char *base, tile_rows *t)
 {
-    int64_t tiles = (w->vocab_size + CRI_WORDS - 1) / CRI_WORDS, num = w->num_rows * tiles;
+    int64_t tiles = (w->vocab_size + CRI_TILE_TOKENS - 1) / CRI_TILE_TOKENS,
+            num = w->num_rows * tiles;
     size_t at = 0;
 
     t->num = tiles;
@@ -438,15 +445,15 @@ static size_t lay_out(const cri_word_rows *w, char *base, tile_rows *t)
     return at;
 }
 
-size_t cri_cuda_words_tiles(const cri_word_rows *w)
+size_t cri_cuda_log_probs_tiles(const cri_log_prob_rows *w)
 {
     tile_rows t;
 
     return lay_out(w, NULL, &t);
 }
 
-cudaError_t cri_cuda_words_whole(const cri_word_rows *w, word_source from, void *tiles,
-                                 cudaStream_t stream)
+cudaError_t cri_cuda_log_probs_whole(const cri_log_prob_rows *w, logit_source from, void *tiles,
+                                     cudaStream_t stream)
 {
     const dim3 rows((unsigned)w->num_rows), block(BLOCK);
     tile_rows t;

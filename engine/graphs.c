@@ -1,13 +1,13 @@
-/* recorded.c -- steps of one row a sample, which are recorded on a device that can (cr_run_recorded).
+/* graphs.c -- steps of one row a sample, which are captured on a device that can (cr_graph_run).
  *
  * Such a step is hundreds of short operations, always the same ones, from the copy of its arrays to the copy of what was drawn: queued one
- * by one they take the host longer than the GPU. A recording is for a number of rows and a width of the block table, both rounded up, so that few serve many steps (rows
- * to 1, 2, 4 or a multiple of 8, blocks to a power of 2), for an adapter, and for what its draws need (edits, filters, ranks ..). Rows that are added belong to no sample: they are a prompt of its own in a
+ * by one they take the host longer than the GPU. A graph is for a number of rows and a width of the block table, both rounded up, so that few serve many steps (rows
+ * to 1, 2, 4 or a multiple of 8, blocks to a power of 2), for an adapter, and for what its draws need (processors, filters, ranks ..). Rows that are added belong to no sample: they are a prompt of its own in a
  * block that is free. A row's result does not depend on the others, so neither do samples.
  *
- * Not recorded: a step with more rows of a prompt than its last; a model with experts, whose routing the host reads;
+ * Not captured: a step with more rows of a prompt than its last; a model with experts, whose routing the host reads;
  * added rows without a free block for them; limits.is_eager. The first step of a shape is not, either, nor those after memory
- * was freed: that is cr_run_recorded's. It compares all addresses, so weights that moved are no concern here.
+ * was freed: that is cr_graph_run's. It compares all addresses, so weights that moved are no concern here.
  */
 #include "engine/engine_impl.h"
 
@@ -51,7 +51,7 @@ static bool add_rows(cr_engine *e, int64_t num_rows, int64_t num_all)
     return true;
 }
 
-/* Rows of the step, and those that are added, whose largest word is taken. */
+/* Rows of the step, and those that are added, whose largest logit is taken. */
 static cr_status put_draws(cr_engine *e, int64_t num_rows, int64_t num_all, uint64_t *key,
                            cr_err *err)
 {
@@ -71,19 +71,19 @@ static cr_status put_draws(cr_engine *e, int64_t num_rows, int64_t num_all, uint
 }
 
 /* The one of this shape, or the one that was not used for longest, which becomes it. */
-static cri_recorded *find(cr_engine *e, int64_t num_rows, int64_t max_blocks, uint64_t draw)
+static cri_step_graph *find(cr_engine *e, int64_t num_rows, int64_t max_blocks, uint64_t draw)
 {
-    cri_recorded *found = &e->recorded[0];
+    cri_step_graph *found = &e->graphs[0];
 
     for (int i = 0; i < CRI_MAX_CAPTURED; i++) {
-        cri_recorded *r = &e->recorded[i];
+        cri_step_graph *r = &e->graphs[i];
         if (r->num_rows == num_rows && r->max_blocks == max_blocks && r->draw == draw &&
             r->adapter == e->adapter)
             return r;
         if (r->last_used < found->last_used) found = r;
     }
-    cr_recording_destroy(e->dev, found->recording);
-    *found = (cri_recorded){
+    cr_graph_destroy(e->dev, found->graph);
+    *found = (cri_step_graph){
         .num_rows = num_rows, .max_blocks = max_blocks, .adapter = e->adapter, .draw = draw};
     return found;
 }
@@ -93,31 +93,31 @@ int64_t cr_engine_max_captured(const cr_model *model, bool is_eager)
     return is_eager || model->config.num_experts > 0 ? 0 : CRI_MAX_CAPTURED;
 }
 
-cr_status cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks, cri_recorded **out,
+cr_status cri_graph_of_step(cr_engine *e, int64_t num_rows, int64_t num_picks, cri_step_graph **out,
                             cr_err *err)
 {
     int64_t num_all = round_rows(num_rows), all_blocks = 1;
     uint64_t draw = 0;
 
     *out = NULL;
-    if (!cr_device_records(e->dev) || cr_engine_max_captured(e->model, e->limits.is_eager) == 0 ||
-        num_picks < num_rows || !add_rows(e, num_rows, num_all))
+    if (!cr_device_has_graphs(e->dev) ||
+        cr_engine_max_captured(e->model, e->limits.is_eager) == 0 || num_picks < num_rows ||
+        !add_rows(e, num_rows, num_all))
         return CR_OK;
     CR_TRY(put_draws(e, num_rows, num_all, &draw, err));
     for (int64_t i = 0; i < num_rows; i++)
         all_blocks = cr_max64(all_blocks, cri_blocks_of(e->row_pos[i] + 1));
     *out = find(e, num_all, round_blocks(e, all_blocks), draw);
-    (*out)->last_used = ++e->num_recorded_steps;
+    (*out)->last_used = ++e->num_graph_steps;
     return CR_OK;
 }
 
-void cri_recorded_drop(cr_engine *e)
+void cri_graphs_drop(cr_engine *e)
 {
     for (int i = 0; i < CRI_MAX_CAPTURED; i++) {
-        cr_recording_destroy(e->dev, e->recorded[i].recording);
-        e->recorded[i] = (cri_recorded){0};
+        cr_graph_destroy(e->dev, e->graphs[i].graph);
+        e->graphs[i] = (cri_step_graph){0};
     }
-    if (e->recorded_pass.host)
-        cr_host_free(e->dev, e->recorded_pass.host, e->recorded_pass.host_bytes);
-    e->recorded_pass = (cr_recorded_pass){0};
+    if (e->graph_pass.host) cr_host_free(e->dev, e->graph_pass.host, e->graph_pass.host_bytes);
+    e->graph_pass = (cr_graph_pass){0};
 }

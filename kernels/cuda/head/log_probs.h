@@ -1,13 +1,13 @@
-/* words.h -- what a row of logits becomes before it is reduced (cr_row_edits), word by word, and the reduction of rows that
+/* log_probs.h -- what a row of logits becomes before it is reduced (cr_row_processors), token by token, and the reduction of rows that
  * head, logits_log_prob and draw share (head.cu). Inside kernels/cuda only.
  */
-#ifndef CR_CUDA_WORDS_H
-#define CR_CUDA_WORDS_H
+#ifndef CR_CUDA_LOG_PROBS_H
+#define CR_CUDA_LOG_PROBS_H
 
 #include "kernels/cuda/op.h"
 
-/* In the order of words by falling z, equal ones by id: the last word that a filter has kept. */
-struct word_limit {
+/* In the order of tokens by falling z, equal ones by id: the last token that a filter has kept. */
+struct token_limit {
     uint32_t key; /* of its z */
     int32_t id;
 };
@@ -20,17 +20,17 @@ static __device__ __forceinline__ uint32_t falling_key(float z)
     return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
 }
 
-/* cr_row_edits_mem as kernels read it. */
-struct word_edits {
+/* cr_row_processors_mem as kernels read it. */
+struct row_processors {
     bool is_on;
     float temperature, penalty;
     const float *temperatures;
     const size_t *kept_first, *seen_first;
     const int32_t *kept_num, *kept_ids, *seen_list, *seen_until, *seen_ids, *seen_place;
-    const word_limit *limits; /* of each row, instead of a list of kept words; NULL: none */
+    const token_limit *limits; /* of each row, instead of a list of kept tokens; NULL: none */
 };
 
-word_edits cri_cuda_edits(const cr_row_edits_mem *e);
+row_processors cri_cuda_processors(const cr_row_processors_mem *e);
 
 /* Where id is in ids[0 .. num - 1], which ascend, or -1. */
 static __device__ __forceinline__ int64_t find_id(const int32_t *ids, int64_t num, int32_t id)
@@ -47,9 +47,9 @@ static __device__ __forceinline__ int64_t find_id(const int32_t *ids, int64_t nu
     return low < num && ids[low] == id ? low : -1;
 }
 
-/* The logit of a word of row `row`, edited. False: the word is not kept. slope: dz'/dz. */
-static __device__ __forceinline__ bool edit_word(const word_edits &e, int64_t row, int32_t id,
-                                                 float &z, float &slope)
+/* The logit of a token of row `row`, edited. False: the token is not kept. slope: dz'/dz. */
+static __device__ __forceinline__ bool process_logit(const row_processors &e, int64_t row,
+                                                     int32_t id, float &z, float &slope)
 {
     slope = 1.0f;
     if (!e.is_on) return true;
@@ -67,7 +67,7 @@ static __device__ __forceinline__ bool edit_word(const word_edits &e, int64_t ro
     slope /= temperature;
     if (temperature != 1.0f) z /= temperature;
     if (!e.limits) return true;
-    const word_limit last = e.limits[row];
+    const token_limit last = e.limits[row];
     uint32_t key = falling_key(z);
     return key < last.key || (key == last.key && id <= last.id);
 }
@@ -97,12 +97,12 @@ static __device__ __forceinline__ void block_first(float &z, int32_t &id, float 
 }
 
 /* Rows of logits to be reduced, and the results, as in cr_head_args; NULL: not wanted. */
-typedef struct cri_word_rows {
+typedef struct cri_log_prob_rows {
     int64_t num_rows,
-        first_row; /* first_row: number of the first one in labels, edits and results */
+        first_row; /* first_row: number of the first one in labels, processors and results */
     int64_t vocab_size;
     const int32_t *labels;
-    word_edits edits;
+    row_processors processors;
     float *log_prob, *entropy, *lse, *mean_z;
     int32_t *rank;
     int64_t num_top;
@@ -111,32 +111,35 @@ typedef struct cri_word_rows {
     int64_t num_chosen;
     const int32_t *chosen_ids;
     float *chosen_log_prob;
-} cri_word_rows;
+} cri_log_prob_rows;
 
 /* Of one row, while tiles are taken in. */
-struct word_state {
+struct log_prob_state {
     float max, sum, moment, label; /* M, sum e^(z - M), sum (z - M) e^(z - M), z of the label */
     int32_t num_top, rank;
 };
 
-enum { CRI_WORDS = 1024 }; /* of a tile */
+enum { CRI_TILE_TOKENS = 1024 }; /* of a tile */
 
-/* Begin; take in words v0 .. v0 + cols - 1, z [num_rows] with row stride ld from word v0 on, v0 where a
+/* Begin; take in tokens v0 .. v0 + cols - 1, z [num_rows] with row stride ld from token v0 on, v0 where a
  * tile begins; end. state: [num_rows] scratch. If the rank is wanted, state.label is filled in between begin and the first
  * tile. */
-cudaError_t cri_cuda_words_begin(const cri_word_rows *w, word_state *state, cudaStream_t stream);
-cudaError_t cri_cuda_words_take(const cri_word_rows *w, word_state *state, const float *z,
-                                int64_t ld, int64_t v0, int64_t cols, cudaStream_t stream);
-cudaError_t cri_cuda_words_end(const cri_word_rows *w, word_state *state, cudaStream_t stream);
+cudaError_t cri_cuda_log_probs_begin(const cri_log_prob_rows *w, log_prob_state *state,
+                                     cudaStream_t stream);
+cudaError_t cri_cuda_log_probs_take(const cri_log_prob_rows *w, log_prob_state *state,
+                                    const float *z, int64_t ld, int64_t v0, int64_t cols,
+                                    cudaStream_t stream);
+cudaError_t cri_cuda_log_probs_end(const cri_log_prob_rows *w, log_prob_state *state,
+                                   cudaStream_t stream);
 
-/* The same bits of rows whose logits are all there, many blocks a row; without chosen words and first_row. A row with flags[row] has its
- * logits in `edited`; flags NULL: none has. tiles: cri_cuda_words_tiles bytes of scratch. */
-struct word_source {
+/* The same bits of rows whose logits are all there, many blocks a row; without chosen tokens and first_row. A row with flags[row] has its
+ * logits in `edited`; flags NULL: none has. tiles: cri_cuda_log_probs_tiles bytes of scratch. */
+struct logit_source {
     const float *logits, *edited; /* [num_rows, vocab_size] */
     const int32_t *flags;
 };
-size_t cri_cuda_words_tiles(const cri_word_rows *w);
-cudaError_t cri_cuda_words_whole(const cri_word_rows *w, word_source from, void *tiles,
-                                 cudaStream_t stream);
+size_t cri_cuda_log_probs_tiles(const cri_log_prob_rows *w);
+cudaError_t cri_cuda_log_probs_whole(const cri_log_prob_rows *w, logit_source from, void *tiles,
+                                     cudaStream_t stream);
 
 #endif

@@ -1,7 +1,7 @@
-/* kernels_words.c -- rows of logits on the device under test (CROLL_DEVICE) against the device cpu: what is drawn from them
- * (cr_draw: edits, filters, numbers), and the head with cr_row_edits, forward and backward. And by bytes on the device
+/* kernels_log_probs.c -- rows of logits on the device under test (CROLL_DEVICE) against the device cpu: what is drawn from them
+ * (cr_draw: processors, filters, numbers), and the head with cr_row_processors, forward and backward. And by bytes on the device
  * alone: rows alone and in company, the log-prob of a draw and that of logits_log_prob with the kept ids, head and
- * logits with edits.
+ * logits with processors.
  *
  * Vocabularies of 1, odd, one past a tile of 1024 words, 70,001; 255, 256 and 257 kept ids; equal logits, zeros of both signs, all
  * ids but one banned. Tolerances: float32 sums (2e-5 of a log-prob); an id may be another one only where u is within 2e-6 of
@@ -108,7 +108,7 @@ static cr_draw_row way(int number, int64_t vocab, float u)
                      .num_top = number % 3        ? 0
                                 : vocab < MAX_TOP ? vocab
                                                   : 2 + number % 6};
-    cr_word_edits *e = &r.edits;
+    cr_token_processors *e = &r.processors;
     bool has_words = vocab > 42;
 
     if (has_words) {
@@ -211,11 +211,11 @@ static void check_log_prob(const float *z, int64_t n, const cr_draw_row *row, co
         first = ints((const int32_t *)(const void *)&nothing, 2), nums = ints(&num, 1),
         ids = ints(num ? (const int32_t *)(const void *)got->kept.data : &num, num ? num : 1);
     bool is_raw = row->is_raw || row->temperature == 0;
-    cr_row_edits_mem e = {.temperature = is_raw ? 1 : row->temperature,
-                          .penalty = 1,
-                          .kept_first = M(first),
-                          .kept_num = M(nums),
-                          .kept_ids = M(ids)};
+    cr_row_processors_mem e = {.temperature = is_raw ? 1 : row->temperature,
+                               .penalty = 1,
+                               .kept_first = M(first),
+                               .kept_num = M(nums),
+                               .kept_ids = M(ids)};
     float log_prob;
 
     OK(cr_logits_log_prob(
@@ -224,7 +224,7 @@ static void check_log_prob(const float *z, int64_t n, const cr_draw_row *row, co
     drop_all();
 }
 
-/* More words than the pieces and stretches that devices cut a row into: filters, ranks and largest words over several of them, more
+/* More words than the pieces and stretches that devices cut a row into: filters, ranks and largest logits over several of them, more
  * kept ids than come with the results; rows alone and in company, by bytes. */
 static void many_words(void **state)
 {
@@ -319,8 +319,8 @@ static void one_is_left(void **state)
     make_logits(z, 2 * N, 0, 6);
     for (int32_t i = 0; i < N; i++)
         if (i != LEFT) others[num++] = i;
-    rows[0].edits = (cr_word_edits){.banned = others, .num_banned = (size_t)num};
-    rows[1].edits = (cr_word_edits){.allowed = one, .num_allowed = 1};
+    rows[0].processors = (cr_token_processors){.banned = others, .num_banned = (size_t)num};
+    rows[1].processors = (cr_token_processors){.allowed = one, .num_allowed = 1};
     rows[0].num_top = 2;
     draw_rows(dev, z, N, rows, 2, got);
     for (int r = 0; r < 2; r++) {
@@ -391,18 +391,18 @@ static void rows_alone(void **state)
     free_rows(many, NUM_WAYS), free_rows(&one, 1);
 }
 
-/* ---- the head with row edits ---- */
+/* ---- the head with row processors ---- */
 
-/* Arrays of cr_row_edits on both devices. */
-typedef struct edit_arrays {
+/* Arrays of cr_row_processors on both devices. */
+typedef struct processor_arrays {
     int temperatures, kept_first, kept_num, kept_ids, seen_list, seen_until, seen_first, seen_ids,
         seen_place;
-} edit_arrays;
+} processor_arrays;
 
 /* Rows keep many, every third id from `row % 3`, those of the last tile, or the label alone; two lists of seen ids. */
-static edit_arrays make_edits(const int32_t *labels, int64_t R, int64_t V)
+static processor_arrays make_processors(const int32_t *labels, int64_t R, int64_t V)
 {
-    edit_arrays e;
+    processor_arrays e;
     int32_t *kept = CR_NEW_ARRAY(int32_t, R * V), *num = CR_NEW_ARRAY(int32_t, R),
             *list = CR_NEW_ARRAY(int32_t, R), *until = CR_NEW_ARRAY(int32_t, R),
             *seen = CR_NEW_ARRAY(int32_t, V), *place = CR_NEW_ARRAY(int32_t, V);
@@ -424,24 +424,24 @@ static edit_arrays make_edits(const int32_t *labels, int64_t R, int64_t V)
         place[seen_first[2]] = (int32_t)(v * 13 % 20);
         seen[seen_first[2]++] = (int32_t)v;
     }
-    e = (edit_arrays){add(FLOATS, CR_F32, R, 0, temperature),
-                      ints((const int32_t *)(const void *)first, 2 * R),
-                      ints(num, R),
-                      ints(kept, R * V),
-                      ints(list, R),
-                      ints(until, R),
-                      ints((const int32_t *)(const void *)seen_first, 6),
-                      ints(seen, V),
-                      ints(place, V)};
+    e = (processor_arrays){add(FLOATS, CR_F32, R, 0, temperature),
+                           ints((const int32_t *)(const void *)first, 2 * R),
+                           ints(num, R),
+                           ints(kept, R * V),
+                           ints(list, R),
+                           ints(until, R),
+                           ints((const int32_t *)(const void *)seen_first, 6),
+                           ints(seen, V),
+                           ints(place, V)};
     cr_free(kept), cr_free(num), cr_free(list), cr_free(until), cr_free(seen), cr_free(place);
     cr_free(temperature), cr_free(first);
     return e;
 }
 
 /* how: bit 0 temperature of each row, bit 1 penalty, bit 2 kept ids. */
-static cr_row_edits_mem edits_on(const edit_arrays *e, int how, int d)
+static cr_row_processors_mem processors_on(const processor_arrays *e, int how, int d)
 {
-    cr_row_edits_mem m = {.temperature = 0.8f, .penalty = 1};
+    cr_row_processors_mem m = {.temperature = 0.8f, .penalty = 1};
 
     if (how & 1) m.temperatures = M(e->temperatures);
     if (how & 2) {
@@ -464,12 +464,12 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, int how)
     double near = 3e-5, grad_near = dt == CR_F32 ? 3e-5 : dt == CR_BF16 ? 0.04 : 0.005;
     int32_t *labels = CR_NEW_ARRAY(int32_t, R);
     float *out = CR_NEW_ARRAY(float, 2 * R), *again = CR_NEW_ARRAY(float, 2 * R);
-    edit_arrays e;
+    processor_arrays e;
     int at, x, w, res, more, dx, dw, z;
 
     for (int64_t i = 0; i < R; i++)
         labels[i] = (int32_t)(i * 37 % V);
-    e = make_edits(labels, R, V);
+    e = make_processors(labels, R, V);
     at = ints(labels, R), x = floats(dt, R * k, 1, 0), w = floats(dt, V * k, 0.5, 0);
     res = floats(CR_F32, (6 + TOP) * R, 1, near), more = some_ints((1 + TOP) * R, 9);
     dx = floats(dt, R * k, 1, grad_near), dw = floats(CR_F32, V * k, 1, grad_near * 4);
@@ -477,7 +477,7 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, int how)
     for (int d = 0; d < 2; d++) {
         cr_device *on = d ? dev : cpu;
         cr_weight weight = {M(w), dt, V, k, NULL};
-        cr_row_edits_mem m = edits_on(&e, how, d);
+        cr_row_processors_mem m = processors_on(&e, how, d);
         cr_head_args a = {.x = M(x),
                           .w = &weight,
                           .labels = M(at),
@@ -486,7 +486,7 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, int how)
                           .entropy = cr_at(CR_F32, M(res), R),
                           .lse = cr_at(CR_F32, M(res), 2 * R),
                           .mean_z = cr_at(CR_F32, M(res), 3 * R),
-                          .edits = &m,
+                          .processors = &m,
                           .rank = M(more),
                           .num_top = TOP,
                           .top_ids = cr_at(CR_F32, M(more), R),
@@ -501,11 +501,11 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, int how)
             on, &(cr_logits_log_prob_args){M(z), R, V, M(at), &m, again, again + R}, &err));
         assert_memory_equal(again, out, (size_t)(2 * R) * 4);
     }
-    check("head with edits");
+    check("head with processors");
     cr_free(labels), cr_free(out), cr_free(again);
 }
 
-static void head_with_edits(void **state)
+static void head_with_processors(void **state)
 {
     static const int64_t shape[][3] = {{5, 16, 7}, {66, 8, 33}, {6, 24, 1025}};
 
@@ -528,7 +528,7 @@ int main(void)
         cmocka_unit_test(one_is_left),
         cmocka_unit_test(not_finite),
         cmocka_unit_test(rows_alone),
-        cmocka_unit_test(head_with_edits),
+        cmocka_unit_test(head_with_processors),
     };
 
     return on_both_devices(tests);

@@ -1,5 +1,5 @@
-/* recordings.c -- what is recorded on device `cuda` and queued again: by the device alone, and by the engine, whose samples are the
- * same bits with recordings as without, in fp32 and bf16, while samples come and go, grow over several widths of the block
+/* engine_graphs.c -- what is recorded on device `cuda` and queued again: by the device alone, and by the engine, whose samples are the
+ * same bits with graphs as without, in fp32 and bf16, while samples come and go, grow over several widths of the block
  * table, share prompts, are preempted, and over sleep, wake and new weights, in their place or elsewhere. On the simulated GPU
  * ctest runs it under four seeds. Ends with 77 where there is no GPU.
  *
@@ -64,7 +64,7 @@ static float first_of(const halving *h)
 
 static int64_t replayed(void)
 {
-    return cr_device_get_stats(dev).num_replayed;
+    return cr_device_get_stats(dev).num_graph_launches;
 }
 
 static halving new_halving(void)
@@ -96,44 +96,44 @@ static void test_device(void **state)
         {8, false, 6, 6}, {8, false, 6, 7}, {7, false, 7, 7}, {7, true, 8, 7},
     };
     halving h = new_halving();
-    cr_recording *r = NULL;
+    cr_graph *r = NULL;
     int64_t before = replayed();
     float want = 1;
 
     (void)state;
-    assert_true(cr_device_records(dev));
+    assert_true(cr_device_has_graphs(dev));
     for (size_t i = 0; i < CR_COUNT(runs); i++) {
         cr_mem *other;
         if (runs[i].is_freed) {
             OK(cr_device_alloc(dev, 64, &other, &err));
             cr_device_free(dev, other, 64);
         }
-        OK(cr_run_recorded(dev, &r, runs[i].key, halve, &h, &err));
+        OK(cr_graph_run(dev, &r, runs[i].key, halve, &h, &err));
         assert_int_equal(h.num_calls, runs[i].num_calls);
         assert_int_equal(replayed() - before, runs[i].replay);
         assert_true(first_of(&h) == (want /= 2));
     }
-    OK(cr_run_recorded(dev, &r, 7, halve, &h, &err)); /* destroyed while it may still run */
-    cr_recording_destroy(dev, r);
+    OK(cr_graph_run(dev, &r, 7, halve, &h, &err)); /* destroyed while it may still run */
+    cr_graph_destroy(dev, r);
     assert_true(first_of(&h) == want / 2);
     free_halving(&h);
 }
 
-/* Arguments are those of the recording: that is what keys are for. */
+/* Arguments are those of the graph: that is what keys are for. */
 static void test_arguments(void **state)
 {
     halving h = new_halving();
-    cr_recording *r = NULL;
+    cr_graph *r = NULL;
 
     (void)state;
     for (int i = 0; i < 2; i++)
-        OK(cr_run_recorded(dev, &r, 1, halve, &h, &err));
+        OK(cr_graph_run(dev, &r, 1, halve, &h, &err));
     h.factor = 3;
-    OK(cr_run_recorded(dev, &r, 1, halve, &h, &err));
+    OK(cr_graph_run(dev, &r, 1, halve, &h, &err));
     assert_true(first_of(&h) == 0.125f);
-    OK(cr_run_recorded(dev, &r, 2, halve, &h, &err));
+    OK(cr_graph_run(dev, &r, 2, halve, &h, &err));
     assert_true(first_of(&h) == 0.375f);
-    cr_recording_destroy(dev, r);
+    cr_graph_destroy(dev, r);
     free_halving(&h);
 }
 
@@ -157,7 +157,7 @@ static cr_status halve_of_host(void *ctx, cr_err *e)
 static void test_host_copies(void **state)
 {
     there_and_back t = {.h = new_halving()};
-    cr_recording *r = NULL;
+    cr_graph *r = NULL;
     int64_t before = replayed();
     float *host;
 
@@ -167,18 +167,18 @@ static void test_host_copies(void **state)
     for (int turn = 0; turn < 5; turn++) {
         for (int i = 0; i < NUM; i++)
             host[i] = (float)(turn * NUM + i);
-        OK(cr_run_recorded(dev, &r, 1, halve_of_host, &t, &err));
+        OK(cr_graph_run(dev, &r, 1, halve_of_host, &t, &err));
         OK(cr_device_sync(dev, &err));
         for (int i = 0; i < NUM; i++)
             assert_true(host[NUM + i] == host[i] / 2);
     }
     assert_int_equal(replayed() - before, 4);
-    cr_recording_destroy(dev, r);
+    cr_graph_destroy(dev, r);
     cr_host_free(dev, t.host, 2 * NUM * sizeof(float));
     free_halving(&t.h);
 }
 
-/* ---- what is refused while a recording is made ---- */
+/* ---- what is refused while a graph is made ---- */
 
 typedef enum forbidden {
     UPLOAD,
@@ -189,7 +189,7 @@ typedef enum forbidden {
     ALLOCATION,
     HOST_ALLOCATION,
     HOST_RESULT,
-    RECORDING,
+    CAPTURE,
     FAILURE,
     NUM_FORBIDDEN
 } forbidden;
@@ -206,7 +206,7 @@ static cr_status do_it(const try_one *t, cr_err *e)
     cr_mem *mem = t->h->y;
     float x[4] = {0};
     double sum;
-    cr_recording *r = NULL;
+    cr_graph *r = NULL;
     cr_status status;
 
     switch (t->what) {
@@ -226,9 +226,9 @@ static cr_status do_it(const try_one *t, cr_err *e)
         return cr_host_alloc(dev, 64, &mem, e);
     case HOST_RESULT:
         return cr_square_sum(dev, &(cr_square_sum_args){t->h->x, NUM, &sum}, e);
-    case RECORDING:
-        status = cr_run_recorded(dev, &r, 1, halve, t->h, e);
-        cr_recording_destroy(dev, r);
+    case CAPTURE:
+        status = cr_graph_run(dev, &r, 1, halve, t->h, e);
+        cr_graph_destroy(dev, r);
         return status;
     default:
         return cr_fail(e, CR_EABSENT, "this one fails by itself");
@@ -244,7 +244,7 @@ static cr_status halve_and(void *ctx, cr_err *e)
     return halve(t->h, e);
 }
 
-/* Nothing of such a recording runs, and the device goes on. */
+/* Nothing of such a graph runs, and the device goes on. */
 static void test_refusals(void **state)
 {
     cr_event *event;
@@ -254,12 +254,12 @@ static void test_refusals(void **state)
     for (forbidden what = 0; what < NUM_FORBIDDEN; what++) {
         halving h = new_halving();
         try_one t = {&h, what, false, event};
-        cr_recording *r = NULL;
+        cr_graph *r = NULL;
         cr_err e = {0};
-        OK(cr_run_recorded(dev, &r, 1, halve_and, &t, &err));
+        OK(cr_graph_run(dev, &r, 1, halve_and, &t, &err));
         t.is_on = true;
         if (what != WAIT_EVENT) {
-            assert_int_equal(cr_run_recorded(dev, &r, 1, halve_and, &t, &e),
+            assert_int_equal(cr_graph_run(dev, &r, 1, halve_and, &t, &e),
                              what == FAILURE ? CR_EABSENT : CR_EARG);
             if (!strstr(e.msg,
                         what == FAILURE ? "fails by itself" : "while operations are recorded"))
@@ -268,9 +268,9 @@ static void test_refusals(void **state)
             t.is_on = false;
         }
         for (int i = 0; i < 2; i++)
-            OK(cr_run_recorded(dev, &r, 1, halve_and, &t, &err));
+            OK(cr_graph_run(dev, &r, 1, halve_and, &t, &err));
         assert_true(first_of(&h) == 0.25f / 16);
-        cr_recording_destroy(dev, r);
+        cr_graph_destroy(dev, r);
         free_halving(&h);
     }
     cr_event_destroy(event);
@@ -280,20 +280,20 @@ static void test_refusals(void **state)
 static void test_cpu(void **state)
 {
     cr_device *gpu = dev;
-    cr_recording *r = NULL;
+    cr_graph *r = NULL;
     halving h;
 
     (void)state;
     OK(cr_device_open("cpu", 1, &dev, &err));
-    assert_false(cr_device_records(dev));
+    assert_false(cr_device_has_graphs(dev));
     h = new_halving();
     for (int i = 1; i < 4; i++) {
-        OK(cr_run_recorded(dev, &r, 1, halve, &h, &err));
+        OK(cr_graph_run(dev, &r, 1, halve, &h, &err));
         assert_int_equal(h.num_calls, i);
     }
     assert_null(r);
     assert_int_equal(replayed(), 0);
-    cr_recording_destroy(dev, r);
+    cr_graph_destroy(dev, r);
     free_halving(&h);
     cr_device_close(dev);
     dev = gpu;
@@ -324,7 +324,7 @@ static const struct shape {
 
 typedef struct answers {
     cr_generated of[NUM_REQUESTS][MAX_SAMPLES];
-    int64_t num_replayed, num_steps, num_preempted;
+    int64_t num_graph_launches, num_steps, num_preempted;
 } answers;
 
 typedef struct bench {
@@ -377,7 +377,7 @@ static bench bench_open(const struct shape *shape, cr_engine_limits limits)
     limits.max_model_len = MAX_LEN;
     OK(cr_engine_create(b.model, dev, &limits, &b.engine, &err));
     OK(cr_engine_set_weights(b.engine, &err));
-    b.got->num_replayed = replayed();
+    b.got->num_graph_launches = replayed();
     return b;
 }
 
@@ -387,7 +387,7 @@ static answers *bench_close(bench *b)
     cr_engine_stats stats = cr_engine_get_stats(b->engine);
 
     assert_int_equal(stats.blocks_used, 0);
-    got->num_replayed = replayed() - got->num_replayed;
+    got->num_graph_launches = replayed() - got->num_graph_launches;
     got->num_steps = stats.num_steps;
     got->num_preempted = stats.num_preempted;
     cr_engine_destroy(b->engine);
@@ -396,15 +396,15 @@ static answers *bench_close(bench *b)
     return got;
 }
 
-/* Both have the same samples, bit for bit; a was made without recordings, b with at least `least` of them. */
+/* Both have the same samples, bit for bit; a was made without graphs, b with at least `least` of them. */
 static void check_same(answers *a, answers *b, int64_t min)
 {
     int num = 0;
 
-    assert_int_equal(a->num_replayed, 0);
+    assert_int_equal(a->num_graph_launches, 0);
     assert_int_equal(a->num_steps, b->num_steps);
-    if (b->num_replayed < min)
-        fail_msg("%d of %d steps were recorded", (int)b->num_replayed, (int)b->num_steps);
+    if (b->num_graph_launches < min)
+        fail_msg("%d of %d steps were recorded", (int)b->num_graph_launches, (int)b->num_steps);
     for (int r = 0; r < NUM_REQUESTS; r++)
         for (int i = 0; i < MAX_SAMPLES; i++) {
             cr_generated *x = &a->of[r][i], *y = &b->of[r][i];
@@ -460,7 +460,7 @@ static void test_bf16(void **state)
     check_same(some_rows(&tensor_cores, true), some_rows(&tensor_cores, false), 4);
 }
 
-/* Penalties take the ids so far, one more each step, to the device: the same recording serves them. */
+/* Penalties take the ids so far, one more each step, to the device: the same graph serves them. */
 static answers *longer_histories(bool is_eager)
 {
     bench b = bench_open(&one_layer, (cr_engine_limits){.max_running = 1, .is_eager = is_eager});
@@ -482,7 +482,7 @@ static void test_experts(void **state)
     answers *got = some_rows(&sparse, false);
 
     (void)state;
-    assert_int_equal(got->num_replayed, 0);
+    assert_int_equal(got->num_graph_launches, 0);
     check_same(some_rows(&sparse, true), got, 0);
 }
 
@@ -557,7 +557,7 @@ static answers *weights_change(bool is_eager)
     submit(&b, 4, 10, 4, 8);
     step(&b, 1000);
     for (size_t i = 0; i < num;
-         i++) { /* freed while the engine holds recordings with their addresses */
+         i++) { /* freed while the engine holds graphs with their addresses */
         cr_param *p = b.model->params[i];
         p->weight.data = home[i];
         cr_device_free(dev, elsewhere[i], (size_t)p->num_elems * sizeof(float));
