@@ -262,7 +262,7 @@ static void test_refusals(void **state)
             assert_int_equal(cr_graph_run(dev, &r, 1, halve_and, &t, &e),
                              what == FAILURE ? CR_EABSENT : CR_EARG);
             if (!strstr(e.msg,
-                        what == FAILURE ? "fails by itself" : "while operations are recorded"))
+                        what == FAILURE ? "fails by itself" : "while operations are captured"))
                 fail_msg("case %d: \"%s\"", (int)what, e.msg);
             assert_true(first_of(&h) == 0.25f);
             t.is_on = false;

@@ -543,7 +543,7 @@ static void test_cases(void **state)
         {destroy_twice, SIM_DIED, "a graph is destroyed twice"},
         {leave_graph, SIM_DIED, "at exit 0 bytes of device memory, 0 pinned buffers and 1 graphs"},
         {little_memory, 0, "no GPU memory is left for a graph"},
-        {second_stream, 1, "a second stream is used while one is recorded"},
+        {second_stream, 1, "a second stream is used while one is captured"},
         {download_meanwhile, 0, ""},
     };
     char said[SAID_BYTES];

@@ -299,8 +299,8 @@ static void dz_processed(const cr_head_grad_args *a, const row_tokens *tokens, c
 }
 
 /* Of a loss over tokens: what row r of dz gets beside what `wide` has, from its logits z. */
-static void add_logits(const cr_head_grad_args *a, const head_tile *t, int64_t r, const float *z,
-                       float *wide)
+static __attribute__((noinline)) void add_logits(const cr_head_grad_args *a, const head_tile *t,
+                                                 int64_t r, const float *z, float *wide)
 {
     const cr_head_chosen *chosen = a->chosen;
     const int64_t num = a->fwd.num_chosen;
