@@ -46,7 +46,7 @@ void cr_gpu_needs(const cr_plan_role *r, cr_gpu_need out[CR_GPU_NEEDS])
                                     ? (int64_t)ROOMS_MIB * MIB
                                     : 0),
                            false};
-    out[2] = (cr_gpu_need){"scratch of kernels", "the vocabulary head: kernels/cuda/head.cu",
+    out[2] = (cr_gpu_need){"scratch of kernels", "the vocabulary head: kernels/cuda/head/head.cu",
                            r->hidden_size ? HEAD_ROWS * (HEAD_WORDS * 6 + r->hidden_size * 4) : 0,
                            false};
     out[3] = (cr_gpu_need){"recorded steps",

@@ -336,7 +336,7 @@ static __device__ __forceinline__ uint64_t sum_word(uint64_t lane, uint64_t word
 
 /* SUM_DEPTH words of a lane, one group of four after another. */
 template <bool IS_ALIGNED>
-static __device__ __forceinline__ void take_tiles(uint64_t (&word)[SUM_DEPTH],
+static __device__ __forceinline__ void take_words(uint64_t (&word)[SUM_DEPTH],
                                                   const unsigned char *p, int num)
 {
 #pragma unroll
@@ -371,14 +371,14 @@ static __global__ void __launch_bounds__(SUM_THREADS)
              word[SUM_DEPTH], next[SUM_DEPTH];
 
     p += 8 * k;
-    take_tiles<IS_ALIGNED>(next, p, left < SUM_DEPTH ? (int)left : SUM_DEPTH);
+    take_words<IS_ALIGNED>(next, p, left < SUM_DEPTH ? (int)left : SUM_DEPTH);
     for (; left > 0; left -= SUM_DEPTH) {
         int64_t after = left - SUM_DEPTH;
 #pragma unroll
         for (int i = 0; i < SUM_DEPTH; i++)
             word[i] = next[i];
         p += 32 * SUM_DEPTH;
-        take_tiles<IS_ALIGNED>(next, p, after < SUM_DEPTH ? (int)after : SUM_DEPTH);
+        take_words<IS_ALIGNED>(next, p, after < SUM_DEPTH ? (int)after : SUM_DEPTH);
 #pragma unroll
         for (int i = 0; i < SUM_DEPTH; i++)
             if (i < left) lane = sum_word(lane, word[i]);

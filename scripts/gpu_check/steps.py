@@ -70,7 +70,7 @@ STEPS = [
     Step("attention", 60, "attention packed, cached, and its gradient, against the cpu and by bits", ["unit_kernels_attention"]),
     Step("long", 45, "attention of sequences of 300, 2049 and 5000, packed and over the cache, by bytes, and against float64 by PyTorch",
          ["unit_kernels_attention_long", "whole"], in_sim=False, reads=("tests/parity/attention.json",)),
-    Step("words", 45, "log-probs, filters and draws against the cpu", ["unit_kernels_words"]),
+    Step("log_probs", 45, "log-probs, filters and draws against the cpu", ["unit_kernels_log_probs"]),
     Step("memory", 30, "memory, streams, events", ["cuda_device"], ["cuda_probe"]),
     Step("graphs", 30, "recorded steps (CUDA graphs) have the bits of the same steps without", ["cuda_engine_graphs"]),
     speed("ops", 75, "products, attention, bytes a second, beside cuBLAS and PyTorch where they are", "--only", "^(?!train|decode)"),

@@ -24,7 +24,7 @@ esac
 {"name":"gpu","status":"'${FAKE_GPU:-ok}'","found":"a pretended GPU"}'
 SH
 chmod +x $built/croll
-for program in unit_kernels_{devices,attention,attention_long,words} cuda_device cuda_probe cuda_engine_graphs bench_{products,ops,train,decode}; do
+for program in unit_kernels_{devices,attention,attention_long,log_probs} cuda_device cuda_probe cuda_engine_graphs bench_{products,ops,train,decode}; do
     cp $built/croll $built/$program
 done
 export FAKE= FAKE_PID=$tmp/pid
@@ -57,10 +57,10 @@ gone() { # the process whose number is in $FAKE_PID
 says() { grep -q -- "$1" $log || fail "not said: $1"; }
 
 # all is well; what is missing is named
-steps=doctor,kernels,words,graphs,memcheck
+steps=doctor,kernels,log_probs,graphs,memcheck
 hidden=$(tr : '\n' <<<$PATH | grep -v cuda | paste -sd:)
 PATH=$hidden CUDA_HOME=$tmp check 0 --only $steps
-report 'r["result"] == "passed" and list(step) == "'$steps'".split(",") and [step[n] for n in ("doctor", "kernels", "words", "graphs")] == ["ok"] * 4'
+report 'r["result"] == "passed" and list(step) == "'$steps'".split(",") and [step[n] for n in ("doctor", "kernels", "log_probs", "graphs")] == ["ok"] * 4'
 report 'step["memcheck"] == "skipped: no compute-sanitizer" and r["libraries"] == ["none"]'
 # the limits of what has most value fit into the whole; tools come last
 $tree/scripts/gpu-check --list | python3 -c '
