@@ -207,6 +207,7 @@ const cri_key cri_keys[] = {
     B("rlvr", "enable_reference", "false", "launcher"),
     B("rlvr", "enable_old_logprobs_recompute", "false", "pipeline"),
     B("rlvr", "force_disable_old_logprobs_recompute", "false", "pipeline"),
+    B("rlvr", "use_rollout_log_probs", NULL, "pipeline"),
     K("rlvr", "train_infer_correction", "correction"),
     T("rlvr", "reward_pretrain", NULL, "critic"),
     {"rlvr", "tag_to_template", CRI_CHOICES, "{}", TEMPLATES, CRI_READ, "prompts"},

@@ -481,13 +481,14 @@ static void bind_update_frequency(cr_config *c, cr_node *root, cr_diagnostics *d
 /* Which log-probs are the old ones. The engine's log-probs are those of a training pass, bit for bit,
  * if both compute with one dtype and the weights of one version. The pass that ROLL derives is then
  * not run; one that the file asks for is, and so is one whose result is needed before training. Training passes with dropout
- * are not the policy that sampled. The key becomes what is done, so that the written file means the same again. */
+ * are not the policy that sampled. use_rollout_log_probs says in the written file whether the pass was asked for. */
 static void derive_old_log_probs(cr_config *c, cr_node *root)
 {
-    static const char key[] = "enable_old_logprobs_recompute";
+    static const char key[] = "enable_old_logprobs_recompute", sampled[] = "use_rollout_log_probs";
     const cr_algorithm *a = &c->algorithm;
     int64_t dp = cr_worker_num_batches(&c->train), mini = cr_worker_batch_samples(&c->train);
-    bool is_asked_for = cri_flag_of(root, key),
+    bool is_asked_for =
+             cri_is_given(root, sampled) ? !cri_flag_of(root, sampled) : cri_flag_of(root, key),
          is_derived = is_asked_for || a->advantage.kl_coef > 0,
          is_exact =
              c->model_update_frequency == 1 && c->train.dtype == c->infer.dtype && !c->is_async,
@@ -510,8 +511,9 @@ static void derive_old_log_probs(cr_config *c, cr_node *root)
         c->old_log_probs = CR_OLD_COMPUTED;
     else
         c->old_log_probs = CR_OLD_OF_SAMPLER;
-    c->enable_old_logprobs_recompute = c->old_log_probs == CR_OLD_COMPUTED;
-    cri_set_flag(c, root, key, c->enable_old_logprobs_recompute);
+    c->enable_old_logprobs_recompute = is_derived;
+    cri_set_flag(c, root, key, is_derived);
+    cri_set_flag(c, root, sampled, !is_asked_for);
 }
 
 /* Put a derived length or count into generating_args; a note names a different one in the file. */

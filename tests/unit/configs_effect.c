@@ -368,6 +368,7 @@ static const struct {
      "force_disable_old_logprobs_recompute",
      "true",
      {"enable_old_logprobs_recompute=true"}},
+    {"rlvr", "use_rollout_log_probs", "false", {NULL}},
     {"rlvr", "pure_opd_pipeline_type", "agentic", {NULL}},
     {"teacher", "opd_kl_coef", "0.5", {TEACHER, "use_opd=true"}},
     {"teacher", "tag_included", "[x]", {TEACHER, "use_opd=true"}},
