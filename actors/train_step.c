@@ -44,7 +44,7 @@ static float *answer_of(step *p, int which)
 }
 
 /* x: of the micro-batch, as its loss read it. */
-static void tell(step *p, int which, const double *x)
+static void put_answer(step *p, int which, const double *x)
 {
     if (!p->wants_terms) return;
     for (size_t k = 0; k < p->num; k++) {
@@ -195,9 +195,9 @@ static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
     args.of[CR_COLUMN_ENTROPY] = entropies;
     if (is_of_pass) args.of[CR_COLUMN_OLD] = log_probs;
     if (p->is_first) compare(p, log_probs, args.of[CR_COLUMN_INFER], entropies, num);
-    tell(p, ANSWER_LOG_PROBS, log_probs);
-    tell(p, ANSWER_ENTROPY, entropies);
-    tell(p, ANSWER_USED_OLD, args.of[CR_COLUMN_OLD]);
+    put_answer(p, ANSWER_LOG_PROBS, log_probs);
+    put_answer(p, ANSWER_ENTROPY, entropies);
+    put_answer(p, ANSWER_USED_OLD, args.of[CR_COLUMN_OLD]);
     cr_policy_loss(p->loss, &args);
     part = (cr_train_sums){.loss = args.metrics};
     part.loss.infer_diff_max = 0; /* of these weights, which may have been updated */
@@ -228,7 +228,7 @@ static cr_status value_loss(void *ctx, const cr_outputs *out, size_t num, const 
             return cr_fail(err, CR_ENUMERIC, "a value is not finite (have the weights diverged?)");
         work[i] = out->of[CR_VALUE][i];
     }
-    tell(p, ANSWER_LOG_PROBS, work);
+    put_answer(p, ANSWER_LOG_PROBS, work);
     cr_value_loss(&args);
     part.value = args.metrics;
     cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
@@ -573,7 +573,7 @@ cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_reco
     CR_TRY_GOTO(out, cr_floats_read(command, CR_FIELD_LR, (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
     CR_TRY_GOTO(out, read_columns(&p, command, &is_again, err));
-    p.wants_terms = cr_record_has_value(command, CR_FIELD_IS_TOLD);
+    p.wants_terms = cr_record_has_value(command, CR_FIELD_WANTS_TERMS);
     CR_TRY_GOTO(out, read_only(&p, command, err));
     for (int64_t m = 0; m < num_minis; m++) {
         p.all = cr_mini_denominators(counts + CR_MINI_COUNTS * m);

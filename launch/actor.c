@@ -188,13 +188,13 @@ static cr_status live(const cr_actor_args *o, cr_config *config, cr_actor *a, cr
  * is. */
 static _Noreturn void leave(cr_actor *a, const cr_err *err)
 {
-    bool wants_terms;
+    bool is_reported;
 
     if (a->world) cr_world_fail(a->world, err);
     if (err->status != CR_EPEER) say_why(a, err->msg);
-    wants_terms = a->ranks && cr_last_words_put(a->x, &a->layout, a->ranks->first + a->rank,
+    is_reported = a->ranks && cr_last_words_put(a->x, &a->layout, a->ranks->first + a->rank,
                                                 a->config->output_dir, err);
-    if (wants_terms || err->status == CR_EPEER) cr_last_words_stay();
+    if (is_reported || err->status == CR_EPEER) cr_last_words_stay();
     if (err->status == CR_EPEER) say_why(a, err->msg);
     fflush(NULL);
     _exit(cr_exit_code(err->status)); /* peers may hang in MPI: no clean way out is left */

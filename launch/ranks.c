@@ -385,13 +385,13 @@ cr_status cr_ranks_join(cr_err *err)
 bool cr_ranks_leave(int code, const cr_err *failure)
 {
     struct rank0_end end;
-    bool wants_terms;
+    bool is_reported;
 
     memset(&end, 0, sizeof end); /* gaps, too */
     end.code = code;
     end.failure = *failure;
-    wants_terms = launcher >= 0 && send(launcher, &end, sizeof end, MSG_NOSIGNAL) == sizeof end;
+    is_reported = launcher >= 0 && send(launcher, &end, sizeof end, MSG_NOSIGNAL) == sizeof end;
     if (launcher >= 0) close(launcher);
     launcher = -1;
-    return wants_terms;
+    return is_reported;
 }

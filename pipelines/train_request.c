@@ -89,7 +89,7 @@ static void fill_command(cri_epoch *e, cr_old_log_probs old_from)
                   CR_MINI_COUNTS * (size_t)e->num_minis);
     cr_record_set_int(command, CR_FIELD_MINIS, e->num_minis);
     cr_record_set_int(command, CR_FIELD_OFFLOAD, e->a.epoch == e->a.num_epochs - 1);
-    if (e->a.b->terms) cr_record_set_int(command, CR_FIELD_IS_TOLD, 1);
+    if (e->a.b->terms) cr_record_set_int(command, CR_FIELD_WANTS_TERMS, 1);
     if (e->a.b->only) cr_record_set_int(command, CR_FIELD_ONLY, (int64_t)*e->a.b->only);
     if (e->a.who->role != CR_ROLE_TRAIN) return;
     cr_record_set_int(command, CR_FIELD_OLD_FROM, old_from);

@@ -72,13 +72,13 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_TOP_IDS       "top_ids"
 #define CR_FIELD_TOP_LOG_PROBS "top_log_probs"
 /* train_step, sft_step, value_step, dpo_step, distill_step; their arrays: rl/batch_columns.h */
-#define CR_FIELD_MINIS    "minis"
-#define CR_FIELD_LR       "lr"
-#define CR_FIELD_COUNTS   "counts"
-#define CR_FIELD_OLD_FROM "old_from"
-#define CR_FIELD_IS_AGAIN "is_again"
-#define CR_FIELD_ONLY     "only"        /* id of the sample whose gradient alone is derived */
-#define CR_FIELD_IS_TOLD  "wants_terms" /* the reply has what each token's loss was made of */
+#define CR_FIELD_MINIS       "minis"
+#define CR_FIELD_LR          "lr"
+#define CR_FIELD_COUNTS      "counts"
+#define CR_FIELD_OLD_FROM    "old_from"
+#define CR_FIELD_IS_AGAIN    "is_again"
+#define CR_FIELD_ONLY        "only"        /* id of the sample whose gradient alone is derived */
+#define CR_FIELD_WANTS_TERMS "wants_terms" /* the reply has what each token's loss was made of */
 /* replies of log_probs, values, save_poll, generate */
 #define CR_FIELD_LOG_PROBS "log_probs"
 #define CR_FIELD_VALUES    "values"

@@ -62,14 +62,14 @@ static void expect(cr_exchange *x, int rank, cr_status status, const char *messa
 }
 
 /* A failure of another rank, then a wait that was in vain, then what was the cause of both. */
-static void in_turn(cr_exchange *x, bool wants_terms)
+static void in_turn(cr_exchange *x, bool is_reported)
 {
     expect(x, 0, CR_OK, "");
-    assert_int_equal(put(x, 0, CR_EPEER, "all_gather: rank 2 has failed"), wants_terms);
+    assert_int_equal(put(x, 0, CR_EPEER, "all_gather: rank 2 has failed"), is_reported);
     expect(x, 0, CR_EPEER, "all_gather: rank 2 has failed");
-    assert_int_equal(put(x, 1, CR_ETIMEOUT, "rank 2 has not come for 12 s"), wants_terms);
+    assert_int_equal(put(x, 1, CR_ETIMEOUT, "rank 2 has not come for 12 s"), is_reported);
     expect(x, 1, CR_ETIMEOUT, "rank 2 has not come for 12 s");
-    assert_int_equal(put(x, 2, CR_ENUMERIC, "a: b c, 5 %"), wants_terms);
+    assert_int_equal(put(x, 2, CR_ENUMERIC, "a: b c, 5 %"), is_reported);
     expect(x, 2, CR_ENUMERIC, "a: b c, 5 %");
 }
 
