@@ -17,24 +17,10 @@ sed -n '/^```sh/,/^```/p' docs/vision.md | grep -v '^```' >$tmp/example
 (cd $tmp && PATH=$tmp/bin:$PATH sh -e example >$log 2>&1 </dev/null) || fail "the example: exit code $?"
 grep -q 'FSDP\[VisionTransformer\] unit #1' $log && grep -q 'FSDP\[FusedMLPProjector\]' $log || fail "units: $(cat $log)"
 model=$tmp/output/prismatic/model trained=$tmp/output/prismatic/trained
-cat >$tmp/tensors.py <<'PY'
-import json, struct, sys
-
-def read(path):
-    data = open(path + "/model.safetensors", "rb").read()
-    n = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + n])
-    header.pop("__metadata__", None)
-    return {k: (t["dtype"], t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for k, t in header.items()}
-
-def write(path, tensors):
-    header, at = {}, 0
-    for k, (dtype, shape, data) in tensors.items():
-        header[k] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    open(path + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
+cat >$tmp/stages.py <<'PY'
+import struct, sys
+sys.path.insert(0, "tests/e2e")
+from tensors import read, write
 
 what, a = sys.argv[1], read(sys.argv[2])
 if what == "more":  # as the hub has it, or with one that is not known
@@ -49,30 +35,27 @@ else:
     wrong = [k for k in {*a, *b} if (a.get(k) == b.get(k)) != k.startswith(("vision_backbone.", "projector."))]
     sys.exit(f"wrong: {sorted(wrong)[:3]}" if wrong else 0)
 PY
-python3 $tmp/tensors.py stage $model $trained || fail "tensors of the stage"
+python3 $tmp/stages.py stage $model $trained || fail "tensors of the stage"
 scores() { echo '{"id":1,"input_ids":[51,43,52,61,55,10]}' | "$CROLL" logprobs $1; }
 scores $trained >$tmp/want
 cp -r $trained $tmp/more
-python3 $tmp/tensors.py more $tmp/more vision_backbone.featurizer.blocks.2.norm1.weight vision_backbone.featurizer.norm.weight \
+python3 $tmp/stages.py more $tmp/more vision_backbone.featurizer.blocks.2.norm1.weight vision_backbone.featurizer.norm.weight \
     vision_backbone.fused_featurizer.blocks.2.mlp.fc1.bias vision_backbone.fused_featurizer.attn_pool.latent
 scores $tmp/more >$tmp/got && [ "$(cat $tmp/got)" = "$(cat $tmp/want)" ] && grep -q logprobs $tmp/want || fail "tensors that are not used: $(cat $tmp/got)"
-python3 $tmp/tensors.py more $tmp/more vision_backbone.featurizer.blocks.3.norm1.weight
+python3 $tmp/stages.py more $tmp/more vision_backbone.featurizer.blocks.3.norm1.weight
 ! scores $tmp/more >$tmp/got 2>&1 && grep -q 'blocks.3.norm1.weight' $tmp/got || fail "a block that is not there: $(cat $tmp/got)"
 
 # what a plan of each stage trains, keeps frozen, and in which dtype
 cat >$tmp/plan.py <<'PY'
-import json, struct, sys
+import json, math, sys
+sys.path.insert(0, "tests/e2e")
+from tensors import read
+
 stage, parts, model, plan = sys.argv[1:]
-data = open(model + "/model.safetensors", "rb").read()
-header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
-header.pop("__metadata__", None)
 size = dict(V=0, P=0, L=0, l=0)
-for name, t in header.items():
-    n = 1
-    for d in t["shape"]:
-        n *= d
+for name, (_, shape, _) in read(model).items():
     part = "V" if name.startswith("vision_backbone.") else "P" if name.startswith("projector.") else "L" if ".layers.2." in name else "l"
-    size[part] += n
+    size[part] += math.prod(shape)
 role = json.load(open(plan))["roles"][0]
 trained = sum(size[p] for p in parts)
 b = role["peak_bytes"]
@@ -104,5 +87,5 @@ job rlvr pretrain=$tmp/home/trained max_steps=2 validation=null \
 [ $code -eq 0 ] || fail "rlvr: exit code $code"
 [ "$(values actor/train_infer_diff_max $tmp/rlvr/metrics.jsonl | tr '\n' ' ')" = "0 0 " ] || fail "log-probs differ"
 "$CROLL" export $tmp/rlvr/latest $tmp/rlvr.export >/dev/null
-python3 $tmp/tensors.py dtypes $tmp/rlvr.export || fail "dtypes of the export"
+python3 $tmp/stages.py dtypes $tmp/rlvr.export || fail "dtypes of the export"
 echo "ok"

@@ -3,7 +3,7 @@
 # distill_run.py makes distill_run.json) for six objectives, top-k 4, 64 and the whole vocabulary, on the answers and on all tokens, in ROLL's
 # form, at temperatures, on 1, 2 and 4 ranks in turn; a teacher that is the student: 0, and gradient 0; the same numbers however rows are cut
 # into ranks, micro-batches and ulysses groups, and with a teacher on ranks of its own; validation; kill -9 and resume; other tokenizers.
-# Not covered: one position (unit/rl_distill), the head's gradient (unit/kernels_reference, unit/kernels_devices).
+# Not covered: one position (unit/rl_distill), the head's gradient (unit/kernels_head, unit/kernels_devices).
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 cp -r $tmp/home/model $tmp/home/teacher

@@ -21,14 +21,12 @@ for f in actor_train/model.safetensors state/actor_train.master state/actor_trai
     cmp $tmp/whole/latest/$f $tmp/killed/latest/$f || fail "$f differs"
 done
 [ "$("$CROLL" inspect $tmp/whole/latest/actor_train --json 2>/dev/null | wc -c)" -gt 0 ] || fail "inspect"
-python3 - $tmp/home/sft_model/model.safetensors $tmp/whole/latest/actor_train/model.safetensors <<'PY' || fail "embeddings without a rate have moved, or nothing else has"
-import json, struct, sys
-def tensors(path):
-    data = open(path, "rb").read()
-    n = struct.unpack("<Q", data[:8])[0]
-    head = json.loads(data[8:8 + n])
-    return {k: data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in head.items() if k != "__metadata__"}
-a, b = map(tensors, sys.argv[1:])
+python3 - $tmp/home/sft_model $tmp/whole/latest/actor_train <<'PY' || fail "embeddings without a rate have moved, or nothing else has"
+import sys
+sys.path.insert(0, "tests/e2e")
+from tensors import read
+
+a, b = map(read, sys.argv[1:])
 same = {k for k in a if a[k] == b[k]}
 assert same == {k for k in a if "embed_tokens" in k}, same
 PY

@@ -8,23 +8,9 @@
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 scripts/make_sums $tmp/home
 cat >$tmp/vl.py <<'PY'
-import array, json, re, struct, sys
-
-def read(path):
-    data = open(path + "/model.safetensors", "rb").read()
-    n = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + n])
-    header.pop("__metadata__", None)
-    return {k: (t["dtype"], t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for k, t in header.items()}
-
-def write(path, tensors):
-    header, at = {}, 0
-    for k, (dtype, shape, data) in tensors.items():
-        header[k] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    open(path + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
+import array, json, re, sys
+sys.path.insert(0, "tests/e2e")
+from tensors import read, write
 
 def vl_name(name):
     return name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name
@@ -136,11 +122,11 @@ job rlvr pretrain=$tmp/dense-vl.export max_steps=2 validation=null \
 [ "$(values actor/train_infer_diff_max $tmp/rlvr/metrics.jsonl | tr '\n' ' ')" = "0 0 " ] || fail "log-probs differ"
 "$CROLL" export $tmp/rlvr/latest $tmp/rlvr.export >/dev/null
 python3 - $tmp/rlvr.export <<'PY' || fail "dtypes of the export"
-import json, struct, sys
-data = open(sys.argv[1] + "/model.safetensors", "rb").read()
-header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
-header.pop("__metadata__", None)
-wrong = [k for k, t in header.items() if t["dtype"] != ("F32" if ".visual." in k else "BF16")]
+import sys
+sys.path.insert(0, "tests/e2e")
+from tensors import read
+
+wrong = [k for k, t in read(sys.argv[1]).items() if t[0] != ("F32" if ".visual." in k else "BF16")]
 sys.exit(f"wrong: {wrong[:3]}" if wrong else 0)
 PY
 echo "ok"

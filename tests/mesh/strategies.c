@@ -11,7 +11,7 @@
 #include "mesh/hosts/links.h"
 #include "mesh/mesh_impl.h"
 #include "tests/memory.h"
-#include "tests/mesh/train.h"
+#include "tests/mesh/train_resume.h"
 
 /* ---- tests ---- */
 
@@ -99,18 +99,8 @@ static void test_c46_c47_resume(void)
     plan p = usual;
 
     p.name = "resume";
-    p.ranks = 4;
-    p.save = "whole";
-    cr_free(train(p).grad);
-    p.last = 2;
-    p.save = "half";
-    cr_free(train(p).grad);
     p.resume = "half";
-    p.first = 2;
-    p.last = 4;
-    p.save = "rest";
-    train(p);
-    same_bytes("whole", "rest");
+    resume_half(usual);
     for (int ranks = 1; ranks <= 5; ranks++)
         again_on(p, ranks);
 }

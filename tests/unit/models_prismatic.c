@@ -6,14 +6,14 @@
  */
 #include "models/vision/vision.h"
 #include "strategies/units.h"
-#include "tests/golden_models.h"
+#include "tests/golden_vision.h"
 #include "tests/memory.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_TOKENS = 128, MAX_ROWS = 8 };
+enum { MAX_ROWS = 8 };
 
 static json_t *cases;
 
@@ -103,88 +103,17 @@ static cr_model *must_build(const json_t *config)
     return model;
 }
 
-/* How a case is run. */
-typedef struct way {
-    cr_pass pass;
-    const char *stage;
-    bool has_fp32_tower;
-} way;
-
-static void open_bench(const json_t *c, const way *w, model_bench *b)
-{
-    cr_err err = {0};
-
-    *b = (model_bench){.model = must_build(json_object_get(c, "config"))};
-    if (w->stage) must(cr_model_freeze_stage(b->model, w->stage, &err), &err);
-    if (w->has_fp32_tower) cr_module_set_fp32(b->model->tower);
-    must(cr_device_open(cr_device_default(), 1, &b->dev, &err), &err);
-    must(cr_full_weights_init(&b->full, b->model, b->dev, w->pass.dtype, NULL, 11, &err), &err);
-    must(cr_full_weights_add_grads(&b->full, b->model, &err), &err);
-    b->tape = cr_stack_create(b->dev);
-    b->scratch = cr_stack_create(b->dev);
-    b->state = cr_pass_state_create();
-    cr_model_mark_trainable(b->model);
-    set_weights(b);
-}
-
-enum { SLACK = 8 }; /* times what float32 errs in PyTorch */
-
-static void check_log_probs(const json_t *c, const way *w, const float *log_prob)
-{
-    const json_t *want = json_object_get(c, "log_prob"), *entry;
-    double own = json_number_value(json_object_get(c, "own_log_prob")),
-           own_bf16 = json_number_value(json_object_get(c, "own_bf16")), off[MAX_TOKENS];
-    size_t at, num = json_array_size(want);
-
-    json_array_foreach(want, at, entry)
-    {
-        off[at] = fabs(log_prob[at] - json_number_value(entry));
-        if (w->pass.dtype == CR_F32)
-            check_near(log_prob[at], json_number_value(entry), SLACK * own);
-    }
-    qsort(off, num, sizeof *off, cr_by_double);
-    if (!(off[num / 2] <= 2 * own_bf16))
-        fail_msg("off by %g, PyTorch in bfloat16 by %g", off[num / 2], own_bf16);
-}
-
 static void check_case(const json_t *c, const way *w)
 {
-    size_t num = json_array_size(json_object_get(c, "log_prob"));
-    double own_grad = json_number_value(json_object_get(c, "own_grad"));
-    const json_t *want = json_object_get(c, "grad");
-    float log_prob[MAX_TOKENS], grad[MAX_TOKENS], *grads;
-    cr_outputs out = {{log_prob, NULL}};
-    cr_pass pass = w->pass;
-    cr_err err = {0};
+    cr_model *model = must_build(json_object_get(c, "config"));
     model_bench b;
     inputs in;
 
-    open_bench(c, w, &b);
-    read_inputs(c, b.model, &in);
-    pass.state = b.state;
-    pass.dev = b.dev;
-    pass.tape = b.tape;
-    pass.scratch = b.scratch;
-    pass.batch = &in.batch;
-    must(cr_model_forward(b.model, &pass, &out, &err), &err);
-    check_log_probs(c, w, log_prob);
-    for (size_t i = 0; i < num; i++)
-        grad[i] = (float)noise("grad", "", (int64_t)i);
-    must(cr_model_backward(b.model, &pass, &(cr_outputs){{grad, NULL}}, &err), &err);
-    grads = model_bench_grads(&b);
-    assert_int_equal(b.model->num_params, json_object_size(want));
-    for (size_t i = 0; i < b.model->num_params && w->pass.dtype == CR_F32; i++) {
-        const cr_param *p = b.model->params[i];
-        if (p->is_trainable)
-            check_grad(p, in_copy(grads, b.full.grad, p->grad), json_object_get(want, p->name),
-                       SLACK * own_grad);
-        else
-            assert_null(p->grad);
-    }
-    assert_int_equal(cr_stack_mark(b.tape) + cr_stack_mark(b.scratch), 0);
-    cr_free(grads);
+    assert_int_equal(model->num_params, json_object_size(json_object_get(c, "grad")));
+    open_bench(model, model->tower, w, &b);
+    read_inputs(c, model, &in);
+    check_bench(c, w, &b, &in.batch);
     cr_free(in.pixels);
-    model_bench_close(&b);
 }
 
 static void numbers_of_pytorch(void **state)

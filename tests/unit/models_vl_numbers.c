@@ -6,7 +6,7 @@
 #include "models/files/safetensors.h"
 #include "models/vision/vision.h"
 #include "strategies/units.h"
-#include "tests/golden_models.h"
+#include "tests/golden_vision.h"
 #include "tests/memory.h"
 #include "tests/vl_models.h"
 
@@ -17,7 +17,7 @@
 
 /* ---- numbers ---- */
 
-enum { MAX_TOKENS = 128, MAX_ITEMS = 8 };
+enum { MAX_ITEMS = 8 };
 
 typedef struct inputs {
     int32_t ids[MAX_TOKENS], positions[MAX_TOKENS], labels[MAX_TOKENS], cu[8],
@@ -95,92 +95,22 @@ static void read_inputs(const json_t *c, int64_t patch_dim, inputs *in)
     read_items(c, patch_dim, in);
 }
 
-/* What float32 may be off by: another order of sums errs by as much again, a few times. */
-enum { SLACK = 8 };
-
-/* How a case is run. */
-typedef struct way {
-    cr_pass pass;
-    const char *stage; /* NULL: all is trained */
-    bool has_fp32_tower, is_idle;
-} way;
-
-static void open_bench(const char *family, const way *w, model_bench *b)
-{
-    cr_err err = {0};
-
-    *b = (model_bench){0};
-    must(build_model(config_of(family), &b->model, &err), &err);
-    if (w->has_fp32_tower) cr_module_set_fp32(cr_model_find_module(b->model, "model.visual"));
-    if (w->stage) must(cr_model_freeze_stage(b->model, w->stage, &err), &err);
-    must(cr_device_open(cr_device_default(), 1, &b->dev, &err), &err);
-    must(cr_full_weights_init(&b->full, b->model, b->dev, w->pass.dtype, NULL, 11, &err), &err);
-    must(cr_full_weights_add_grads(&b->full, b->model, &err), &err);
-    b->tape = cr_stack_create(b->dev);
-    b->scratch = cr_stack_create(b->dev);
-    b->state = cr_pass_state_create();
-    cr_model_mark_trainable(b->model);
-    set_weights(b);
-}
-
-/* In 16 bits the median: a token that is routed to other experts is off by far more. */
-static void check_log_probs(const json_t *c, const way *w, const float *log_prob)
-{
-    const json_t *want = json_object_get(c, "log_prob"), *entry;
-    double own = json_number_value(json_object_get(c, "own_log_prob")),
-           own_bf16 = json_number_value(json_object_get(c, "own_bf16")), off[MAX_TOKENS];
-    size_t at, num = json_array_size(want);
-
-    json_array_foreach(want, at, entry)
-    {
-        off[at] = fabs(log_prob[at] - json_number_value(entry));
-        if (w->pass.dtype == CR_F32)
-            check_near(log_prob[at], json_number_value(entry), SLACK * own);
-    }
-    qsort(off, num, sizeof *off, cr_by_double);
-    if (!(off[num / 2] <= 2 * own_bf16))
-        fail_msg("off by %g, Transformers in bfloat16 by %g", off[num / 2], own_bf16);
-}
-
 static void check_case(const json_t *c, const way *w)
 {
-    size_t num = json_array_size(json_object_get(c, "log_prob"));
-    double own_grad = json_number_value(json_object_get(c, "own_grad"));
-    float log_prob[MAX_TOKENS], grad[MAX_TOKENS], *grads;
-    cr_outputs out = {{log_prob, NULL}};
-    cr_pass pass = w->pass;
     cr_err err = {0};
+    cr_model *model;
     model_bench b;
     inputs in;
 
-    open_bench(json_string_value(json_object_get(c, "family")), w, &b);
-    read_inputs(c, b.model->config.vision->patch_dim, &in);
+    must(build_model(config_of(json_string_value(json_object_get(c, "family"))), &model, &err),
+         &err);
+    open_bench(model, cr_model_find_module(model, "model.visual"), w, &b);
+    read_inputs(c, model->config.vision->patch_dim, &in);
     in.batch.mrope = in.mrope;
     if (in.vision.num_items) in.batch.vision = &in.vision;
-    if (w->is_idle) in.batch.vision = cr_vision_idle(b.model);
-    pass.state = b.state;
-    pass.dev = b.dev;
-    pass.tape = b.tape;
-    pass.scratch = b.scratch;
-    pass.batch = &in.batch;
-    must(cr_model_forward(b.model, &pass, &out, &err), &err);
-    check_log_probs(c, w, log_prob);
-    for (size_t i = 0; i < num; i++)
-        grad[i] = (float)noise("grad", "", (int64_t)i);
-    must(cr_model_backward(b.model, &pass, &(cr_outputs){{grad, NULL}}, &err), &err);
-    grads = model_bench_grads(&b);
-    for (size_t i = 0; i < b.model->num_params && w->pass.dtype == CR_F32; i++) {
-        const cr_param *p = b.model->params[i];
-        if (p->is_trainable)
-            check_grad(p, in_copy(grads, b.full.grad, p->grad),
-                       json_object_get(json_object_get(c, "grad"), p->name), SLACK * own_grad);
-        else
-            assert_null(p->grad);
-    }
-    assert_int_equal(cr_stack_mark(b.tape) + cr_stack_mark(b.scratch), 0);
-    cr_free(grads);
+    if (w->is_idle) in.batch.vision = cr_vision_idle(model);
+    check_bench(c, w, &b, &in.batch);
     cr_free(in.pixels);
-    model_bench_close(&b);
 }
 
 static void change(inputs *in, int kind)
