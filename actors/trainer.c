@@ -139,10 +139,10 @@ void cri_micros_free(cri_micros *m)
 
 /* ---- log-probs and values ---- */
 
-/* An output with several numbers a row, all of 4 bytes: where it goes, and that of a micro-batch. */
+/* An output with several numbers a row: where it goes, and that of a micro-batch. */
 typedef struct wide {
-    void *to; /* NULL: not wanted */
-    size_t each;
+    void *to;    /* NULL: not wanted */
+    size_t each; /* bytes of a row */
     void *part;
     size_t capacity;
 } wide;
@@ -150,7 +150,7 @@ typedef struct wide {
 static void *take_part(wide *w, size_t num_rows)
 {
     if (!w->to) return NULL;
-    return w->part = cr_reserve(w->part, &w->capacity, num_rows * w->each + 1, 4);
+    return w->part = cr_reserve(w->part, &w->capacity, num_rows * w->each + 1, 1);
 }
 
 /* Outputs of a micro-batch, whose memory is there: [CR_NUM_OUTPUTS, stride] and wide ones. */
@@ -173,9 +173,10 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *
     cri_micro_rule rule = {(size_t)w->infer_batch_size, (size_t)w->batching.infer_tokens, 1};
     size_t *all = CR_NEW_ARRAY(size_t, s->num ? s->num : 1);
     float *part = CR_NEW_ARRAY(float, CR_NUM_OUTPUTS * s->num_tokens + 1); /* of a micro-batch */
-    wide more[3] = {{out->num_top ? out->top_ids : NULL, (size_t)out->num_top, NULL, 0},
-                    {out->num_top ? out->top_log_probs : NULL, (size_t)out->num_top, NULL, 0},
-                    {out->states, (size_t)out->num_states, NULL, 0}};
+    size_t top = (size_t)out->num_top;
+    wide more[3] = {{top ? out->top_ids : NULL, top * sizeof *out->top_ids, NULL, 0},
+                    {top ? out->top_log_probs : NULL, top * sizeof *out->top_log_probs, NULL, 0},
+                    {out->states, (size_t)out->num_states * sizeof *out->states, NULL, 0}};
     cri_micros micros = {0};
 
     for (size_t i = 0; i < s->num; i++)
@@ -195,9 +196,8 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *
                     memcpy(out->of[o] + to, result.of[o] + t->start[k], rows * sizeof *part);
             for (size_t i = 0; i < CR_COUNT(more); i++)
                 if (more[i].to)
-                    memcpy((char *)more[i].to + 4 * to * more[i].each,
-                           (char *)more[i].part + 4 * t->start[k] * more[i].each,
-                           4 * rows * more[i].each);
+                    memcpy((char *)more[i].to + to * more[i].each,
+                           (char *)more[i].part + t->start[k] * more[i].each, rows * more[i].each);
         }
     }
 out:

@@ -23,6 +23,10 @@ extern "C" {
 #define CR_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define CR_COUNT(a)     (sizeof(a) / sizeof((a)[0]))
 
+#ifndef CR_FLOAT64
+typedef float cr_float32; /* 32 bits in every build (base/float64.h) */
+#endif
+
 static inline int64_t cr_max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;

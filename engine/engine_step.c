@@ -352,13 +352,13 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
     cri_seq_insert(&e->finished, s, NULL);
 }
 
-/* Memory for num elements of 4 bytes more. */
-static void *next_top(cr_buf *buf, int64_t num)
+/* Memory for num elements more. */
+static void *next_top(cr_buf *buf, int64_t num, size_t elem_bytes)
 {
     size_t at = buf->num_bytes;
 
-    cr_buf_reserve(buf, at + (size_t)num * 4);
-    buf->num_bytes += (size_t)num * 4;
+    cr_buf_reserve(buf, at + (size_t)num * elem_bytes);
+    buf->num_bytes += (size_t)num * elem_bytes;
     return buf->data + at;
 }
 
@@ -373,8 +373,9 @@ void cri_prepare_draws(cri_seq *const *seqs, int64_t num, cr_draw_row *rows, cr_
         if (s->banned) cr_draw_row_ban_words(&rows[i], &g->how, s->banned);
         out[i] = (cr_drawn){.kept = s->num_kept ? &s->kept : NULL};
         if (g->how.num_top) {
-            out[i].top_ids = next_top(&s->top_ids, g->how.num_top);
-            out[i].top_log_probs = next_top(&s->top_log_probs, g->how.num_top);
+            out[i].top_ids = next_top(&s->top_ids, g->how.num_top, sizeof *out->top_ids);
+            out[i].top_log_probs =
+                next_top(&s->top_log_probs, g->how.num_top, sizeof *out->top_log_probs);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const size_t kind_bytes[] = {4, 4, 8, 1};
+static const size_t kind_bytes[] = {4, sizeof(float), 8, 1};
 
 void cr_record_free(cr_record *r)
 {

@@ -287,7 +287,7 @@ static cr_status run_head(cr_device *dev, cri_formula_request *r, head_request *
 {
     size_t V = q->vocab_size;
     size_t floats = 2 * V * num + num * num * 2 + 7 * num, num_bytes = floats * sizeof(float);
-    float *f = (float *)(void *)cri_numbers(r, (floats + 1) / 2);
+    float *f = (float *)(void *)cri_numbers(r, (num_bytes + 7) / 8);
     float *w = f, *dw = w + V * num, *x = dw + V * num, *dx = x + num * num, *g = dx + num * num,
           *log_prob = g + 2 * num, *labels = log_prob + 4 * num;
     cr_weight weight = {NULL, CR_F32, (int64_t)V, (int64_t)num, NULL};
@@ -299,7 +299,8 @@ static cr_status run_head(cr_device *dev, cri_formula_request *r, head_request *
         for (size_t v = 0; v < V; v++)
             w[v * num + i] = (float)json_number_value(json_array_get(row, v));
         x[i * num + i] = 1;
-        memcpy(&labels[i], &(int32_t){(int32_t)q->labels[first + i]}, sizeof labels[i]);
+        memcpy((char *)labels + i * sizeof(int32_t), &(int32_t){(int32_t)q->labels[first + i]},
+               sizeof(int32_t));
         g[i] = (float)q->grad_log_probs[first + i];
         g[num + i] = (float)q->grad_entropy[first + i];
     }

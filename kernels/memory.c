@@ -7,7 +7,7 @@
 
 size_t cr_dtype_bytes(cr_dtype dtype)
 {
-    static const size_t bytes[] = {4, 2, 2, 8};
+    static const size_t bytes[] = {sizeof(float), 2, 2, 8};
 
     return bytes[dtype];
 }

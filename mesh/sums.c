@@ -11,10 +11,12 @@
 enum { LANES = 16, DEPTH = 32 /* of a tree */ };
 
 /* Vectors that gcc and clang share, at any address. */
-typedef float f32s __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t i32s __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t u32s __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t u16s __attribute__((vector_size(32), aligned(2), may_alias));
+typedef float f32s __attribute__((vector_size(sizeof(float) * LANES), aligned(4), may_alias));
+typedef cr_float32 bits32s
+    __attribute__((vector_size(4 * LANES))); /* f32s but in a build of float64 */
+typedef int32_t i32s __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t u32s __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t u16s __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -26,17 +28,19 @@ INLINE void load_f32(f32s *out, const void *x)
 /* float32 rounded to bfloat16 and back: nearest, ties to even; NaN stays NaN. */
 INLINE void load_rounded(f32s *out, const void *x)
 {
-    i32s u = *(const i32s *)x, top = u & -65536;
+    bits32s f = __builtin_convertvector(*(const f32s *)x, bits32s);
+    i32s u = (i32s)f, top = u & -65536;
     i32s is_nan = (u & 0x7fffffff) > 0x7f800000;
     i32s step = ((u >> 16) & 1) + 0x7fff;
     i32s up = (i32s)((u32s)u + (u32s)step) & -65536;
 
-    *out = (f32s)((is_nan & (top | 0x400000)) | (~is_nan & up));
+    *out = __builtin_convertvector((bits32s)((is_nan & (top | 0x400000)) | (~is_nan & up)), f32s);
 }
 
 INLINE void load_bf16(f32s *out, const void *x)
 {
-    *out = (f32s)(__builtin_convertvector(*(const u16s *)x, u32s) << 16);
+    *out = __builtin_convertvector((bits32s)(__builtin_convertvector(*(const u16s *)x, u32s) << 16),
+                                   f32s);
 }
 
 typedef void sum_fn(float *out, const void *const *parts, const uint8_t *merges, int num_parts,

@@ -57,12 +57,12 @@ static cr_status reserve(const cr_model_config *c, cr_pass *p, activations *a, c
     a->q_raw = a->q_rows;
     a->k_raw = a->k_rows;
     if (!p->tape) return CR_OK;
-    CR_TRY(cri_push_32bit(keep, a->all_tokens * a->q_all_cols / c->head_dim, &a->lse, err));
+    CR_TRY(cri_push_numbers(keep, a->all_tokens * a->q_all_cols / c->head_dim, &a->lse, err));
     if (!c->has_qk_norm) return CR_OK;
     CR_TRY(cri_push(keep, p, a->num_tokens, a->q_cols, &a->q_raw, err));
     CR_TRY(cri_push(keep, p, a->num_tokens, a->kv_cols, &a->k_raw, err));
-    CR_TRY(cri_push_32bit(keep, a->num_tokens * c->num_heads, &a->q_rstd, err));
-    return cri_push_32bit(keep, a->num_tokens * c->num_kv_heads, &a->k_rstd, err);
+    CR_TRY(cri_push_numbers(keep, a->num_tokens * c->num_heads, &a->q_rstd, err));
+    return cri_push_numbers(keep, a->num_tokens * c->num_kv_heads, &a->k_rstd, err);
 }
 
 typedef enum direction { ROTATE = 1, ROTATE_BACK = -1 } direction;

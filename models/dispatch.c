@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-cr_status cri_push_32bit(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err)
+cr_status cri_push_numbers(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err)
 {
-    return cr_stack_push(stack, (size_t)num * 4, out, err);
+    return cr_stack_push(stack, (size_t)num * sizeof(float), out, err);
 }
 
 static cr_dispatch_counts counts_of(const cr_module *m, const cri_routing *r)

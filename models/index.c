@@ -19,10 +19,14 @@ static void stage(cri_staging *s, const cr_mem **to, const void *array, size_t n
     s->num_bytes = (s->num_bytes + num_bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Numbers of 4 bytes. */
-static void stage_array(cri_staging *s, const cr_mem **to, const void *array, int64_t num)
+static void stage_array(cri_staging *s, const cr_mem **to, const int32_t *array, int64_t num)
 {
-    stage(s, to, array, (size_t)num * 4);
+    stage(s, to, array, (size_t)num * sizeof *array);
+}
+
+static void stage_floats(cri_staging *s, const cr_mem **to, const float *array, int64_t num)
+{
+    stage(s, to, array, (size_t)num * sizeof *array);
 }
 
 /* To where a graph copies them from. */
@@ -119,7 +123,7 @@ static void stage_scales(cri_staging *s, const cr_mem **to, float scale, int64_t
 
     for (int64_t t = 0; t < num; t++)
         scales[t] = scale;
-    stage_array(s, to, scales, num);
+    stage_floats(s, to, scales, num);
     cr_free(scales);
 }
 
@@ -180,7 +184,7 @@ cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
     stage_array(s, &x->ids, b->ids, b->num_tokens);
     stage_array(s, &x->positions, b->positions, b->num_tokens);
     for (int i = 0; i < CR_MAX_ROPES; i++)
-        stage_array(s, &x->inv_freq[i], c->ropes[i].inv_freq, c->head_dim / 2);
+        stage_floats(s, &x->inv_freq[i], c->ropes[i].inv_freq, c->head_dim / 2);
     stage(s, &x->drop_keys, b->drop_keys, (size_t)b->num_tokens * sizeof *b->drop_keys);
     stage_embed_scales(s, p, model);
     stage_attention(s, p);

@@ -184,7 +184,7 @@ static inline bool cri_is_run(const cr_model *model, const cr_pass *p, int64_t e
 }
 
 /* Float32 or int32. */
-CR_MUST cr_status cri_push_32bit(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err);
+CR_MUST cr_status cri_push_numbers(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err);
 /* dispatch.c, for a pass with a dispatch. Rows have num_cols elements.
  * Counts are exchanged: r->here and r->num_here; place is written if it is wanted. */
 void cri_count_here(const cr_pass *p, cri_routing *r);

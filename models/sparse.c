@@ -36,11 +36,11 @@ static cr_status reserve(cr_pass *p, cri_routing *r, cr_err *err)
 {
     cr_stack *keep = cri_keep(p);
 
-    CR_TRY(cri_push_32bit(keep, r->num_tokens * r->num_experts, &r->prob, err));
-    CR_TRY(cri_push_32bit(keep, r->num_slots, &r->weight, err));
-    CR_TRY(cri_push_32bit(keep, r->num_slots, &r->expert, err));
-    CR_TRY(cri_push_32bit(keep, r->num_slots, &r->slot, err));
-    return cri_push_32bit(keep, r->num_slots, &r->token, err);
+    CR_TRY(cri_push_numbers(keep, r->num_tokens * r->num_experts, &r->prob, err));
+    CR_TRY(cri_push_numbers(keep, r->num_slots, &r->weight, err));
+    CR_TRY(cri_push_numbers(keep, r->num_slots, &r->expert, err));
+    CR_TRY(cri_push_numbers(keep, r->num_slots, &r->slot, err));
+    return cri_push_numbers(keep, r->num_slots, &r->token, err);
 }
 
 static cr_router_args router_args(const cr_module *m, const cr_pass *p, const cri_routing *r)
@@ -340,8 +340,8 @@ static cr_status backward_expert_parallel(const cr_module *m, cr_pass *p, const 
     slots here = {.in = s->in};
 
     CR_TRY(cri_push(p->scratch, p, r->num_here, r->cols, &here.grad, err));
-    CR_TRY(cri_push_32bit(p->scratch, r->num_here, &here.weight, err));
-    if (s->grad_weight) CR_TRY(cri_push_32bit(p->scratch, r->num_here, &here.grad_weight, err));
+    CR_TRY(cri_push_numbers(p->scratch, r->num_here, &here.weight, err));
+    if (s->grad_weight) CR_TRY(cri_push_numbers(p->scratch, r->num_here, &here.grad_weight, err));
     CR_TRY(cri_dispatch_rows(m, p, r, p->dtype, r->cols, s->grad, here.grad, err));
     CR_TRY(cri_dispatch_rows(m, p, r, CR_F32, 1, s->weight, here.weight, err));
     CR_TRY(backward_experts(m, p, r, &here, is_dx_wanted, err));
@@ -363,7 +363,7 @@ static cr_status back_router(const cr_module *m, cr_pass *p, const cri_routing *
 
     CR_TRY(grad_of_prob(p, r, &of_prob, err));
     grad.of_prob = of_prob;
-    CR_TRY(cri_push_32bit(p->scratch, r->num_slots, &grad_weight, err));
+    CR_TRY(cri_push_numbers(p->scratch, r->num_slots, &grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &grad.dlogits, err));
     CR_TRY(cr_rows_gather(
         p->dev, &(cr_rows_move_args){CR_F32, s->grad_weight, r->slot, r->num_slots, 1, grad_weight},
@@ -382,10 +382,10 @@ static cr_status gather_slots(const cr_module *m, cr_pass *p, const cri_routing 
     const cri_sparse *parts = m->impl;
 
     *s = (slots){0};
-    CR_TRY(cri_push_32bit(p->scratch, r->num_slots, &s->weight, err));
+    CR_TRY(cri_push_numbers(p->scratch, r->num_slots, &s->weight, err));
     CR_TRY(cr_rows_scatter(
         p->dev, &(cr_rows_move_args){CR_F32, r->weight, r->slot, r->num_slots, 1, s->weight}, err));
-    if (is_router_wanted) CR_TRY(cri_push_32bit(p->scratch, r->num_slots, &s->grad_weight, err));
+    if (is_router_wanted) CR_TRY(cri_push_numbers(p->scratch, r->num_slots, &s->grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_slots, r->cols, &s->grad, err));
     CR_TRY(cr_rows_gather(
         p->dev, &(cr_rows_move_args){p->dtype, grad_out, r->token, r->num_slots, r->cols, s->grad},

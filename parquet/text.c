@@ -49,7 +49,7 @@ static double read_real(const cri_parquet_node *leaf, cri_span v)
 {
     uint32_t four;
     uint64_t eight;
-    float f;
+    cr_float32 f;
     double d;
 
     if (leaf->kind == CRI_KIND_HALF) return read_half(v.data);

@@ -239,11 +239,11 @@ void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int pa
     }
     for (unsigned left = columns; left; left &= left - 1)
         num_columns++;
-    out->owned = w.at =
-        cr_alloc(8 * num +
-                 4 * (5 * num + num_ids + num_tokens + num_kept + num_columns * (num_tokens + num) +
-                      2 * num_tokens * b->teacher.num) +
-                 8);
+    out->owned = w.at = cr_alloc(8 * num +
+                                 sizeof(float) * (5 * num + num_ids + num_tokens + num_kept +
+                                                  num_columns * (num_tokens + num) +
+                                                  2 * num_tokens * b->teacher.num) +
+                                 8);
     write_samples(&w, b, deal, mine, num);
     if (b->has_temperatures) write_temperatures(&w, b, mine, num);
     if (is_filtered) write_kept(&w, b, mine, num, num_tokens, num_kept);

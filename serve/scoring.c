@@ -365,10 +365,11 @@ static cr_outputs pack(cr_scoring *s, size_t first, size_t end, arrays *all)
 }
 
 /* The first `want` of `have` columns of num rows. */
-static void put_columns(cr_buf *to, const void *values, size_t num, size_t want, size_t have)
+static void put_columns(cr_buf *to, const void *values, size_t elem_bytes, size_t num, size_t want,
+                        size_t have)
 {
     for (size_t r = 0; r < num; r++)
-        cr_buf_add(to, (const char *)values + r * have * 4, want * 4);
+        cr_buf_add(to, (const char *)values + r * have * elem_bytes, want * elem_bytes);
 }
 
 /* The numbers of an ask, in the order in which read_scores takes them. */
@@ -376,23 +377,23 @@ static void put_score(cr_buf *to, const cr_score_ask *a, const arrays *all, size
 {
     size_t n = num_places(a), top = (size_t)a->num_top;
 
-    put_columns(to, all->log_prob + row, n, 1, 1);
-    if (a->has_entropy) put_columns(to, all->entropy + row, n, 1, 1);
-    if (a->has_rank) put_columns(to, all->rank + row, n, 1, 1);
-    put_columns(to, all->top_ids + row * all->num_top, n, top, all->num_top);
-    put_columns(to, all->top + row * all->num_top, n, top, all->num_top);
-    put_columns(to, all->candidate_log_prob + row * all->num_candidates, n, a->num_candidates,
-                all->num_candidates);
+    put_columns(to, all->log_prob + row, sizeof *all->log_prob, n, 1, 1);
+    if (a->has_entropy) put_columns(to, all->entropy + row, sizeof *all->entropy, n, 1, 1);
+    if (a->has_rank) put_columns(to, all->rank + row, sizeof *all->rank, n, 1, 1);
+    put_columns(to, all->top_ids + row * all->num_top, sizeof *all->top_ids, n, top, all->num_top);
+    put_columns(to, all->top + row * all->num_top, sizeof *all->top, n, top, all->num_top);
+    put_columns(to, all->candidate_log_prob + row * all->num_candidates,
+                sizeof *all->candidate_log_prob, n, a->num_candidates, all->num_candidates);
     if (a->draw) cr_buf_add(to, &all->drawn[row + num_scored(a)], sizeof *all->drawn);
 }
 
-static const void *take_words(const char **at, size_t num, bool is_there)
+static const void *take_array(const char **at, size_t num_bytes, bool is_there)
 {
-    const char *words = *at;
+    const char *array = *at;
 
     if (!is_there) return NULL;
-    *at += num * 4;
-    return words;
+    *at += num_bytes;
+    return array;
 }
 
 static void read_scores(const cr_scoring *s, cr_score *scores)
@@ -405,13 +406,14 @@ static void read_scores(const cr_scoring *s, cr_score *scores)
         cr_score *x = &scores[i];
         *x = (cr_score){
             .num = n, .num_top = a->num_top, .num_candidates = a->num_candidates, .drawn = -1};
-        x->log_probs = take_words(&at, n, true);
-        x->entropy = take_words(&at, n, a->has_entropy);
-        x->ranks = take_words(&at, n, a->has_rank);
-        x->top_ids = take_words(&at, n * top, top > 0);
-        x->top_log_probs = take_words(&at, n * top, top > 0);
-        x->candidates = take_words(&at, n * a->num_candidates, a->num_candidates > 0);
-        if (a->draw) x->drawn = *(const int32_t *)take_words(&at, 1, true);
+        x->log_probs = take_array(&at, n * sizeof *x->log_probs, true);
+        x->entropy = take_array(&at, n * sizeof *x->entropy, a->has_entropy);
+        x->ranks = take_array(&at, n * sizeof *x->ranks, a->has_rank);
+        x->top_ids = take_array(&at, n * top * sizeof *x->top_ids, top > 0);
+        x->top_log_probs = take_array(&at, n * top * sizeof *x->top_log_probs, top > 0);
+        x->candidates =
+            take_array(&at, n * a->num_candidates * sizeof *x->candidates, a->num_candidates > 0);
+        if (a->draw) x->drawn = *(const int32_t *)take_array(&at, sizeof(int32_t), true);
         x->is_broken = a->draw && x->drawn < 0;
     }
 }

@@ -1,19 +1,32 @@
 /* finite.c -- are all parameters finite? Shards are read in blocks, as bits. */
 #include "strategies/fsdp_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { BLOCK_BYTES = 1 << 20 };
 
-/* Infinities and NaNs have all bits of the exponent. */
-static bool block_is_finite(cr_dtype dtype, const char *block, size_t num)
+static bool floats_are_finite(const char *block, size_t num)
 {
-    static const uint16_t masks[] = {[CR_BF16] = 0x7F80, [CR_F16] = 0x7C00};
     bool is_finite = true;
 
     for (size_t i = 0; i < num; i++) {
-        uint32_t x = 0, mask = dtype == CR_F32 ? 0x7F800000 : masks[dtype];
-        memcpy(&x, block + i * cr_dtype_bytes(dtype), cr_dtype_bytes(dtype));
+        float x;
+        memcpy(&x, block + i * sizeof x, sizeof x);
+        is_finite = is_finite && isfinite(x);
+    }
+    return is_finite;
+}
+
+/* Infinities and NaNs have all bits of the exponent. */
+static bool halves_are_finite(cr_dtype dtype, const char *block, size_t num)
+{
+    const uint16_t mask = dtype == CR_BF16 ? 0x7F80 : 0x7C00;
+    bool is_finite = true;
+
+    for (size_t i = 0; i < num; i++) {
+        uint16_t x;
+        memcpy(&x, block + i * sizeof x, sizeof x);
         is_finite = is_finite && (x & mask) != mask;
     }
     return is_finite;
@@ -29,7 +42,8 @@ static cr_status range_is_finite(cr_fsdp *f, cr_dtype dtype, const cr_mem *data,
         size_t n = (size_t)(num - done < max ? num - done : max);
         CR_TRY(cr_download(cri_home(f), block, cr_at_const(dtype, data, done),
                            n * cr_dtype_bytes(dtype), err));
-        *is_finite = block_is_finite(dtype, block, n);
+        *is_finite =
+            dtype == CR_F32 ? floats_are_finite(block, n) : halves_are_finite(dtype, block, n);
     }
     return CR_OK;
 }

@@ -16,6 +16,11 @@ static cr_status check_args(const cr_fsdp_args *a, const cr_mesh *mesh, cr_err *
         return cr_fail(err, CR_ECONFIG,
                        "U8: reshard_after_forward %d does not divide the %d ranks of a shard group",
                        a->reshard_ranks, n);
+    if (sizeof(float) == sizeof(double) &&
+        (a->param_dtype != CR_F32 || a->reduce_dtype != CR_REDUCE_F32 || a->master_dtype != CR_F32))
+        return cr_fail(err, CR_EABSENT,
+                       "this build is in float64 (base/float64.h): param_dtype, "
+                       "reduce_dtype and master_dtype must be fp32, which names it");
     if (a->param_dtype == CR_F64)
         return cr_fail(err, CR_EABSENT, "param_dtype: computing in fp64 is not available");
     if (a->is_train && a->master_dtype != CR_F32 && a->master_dtype != CR_BF16)

@@ -384,7 +384,7 @@ static cr_status begin_reduce(cri_unit *u, cr_mem **data, cr_err *err)
     cri_reduces *r = reduces_of(u);
 
     u->reduce_slot = slots_take(&r->slots, u->unit);
-    u->f->reduced_now += 4 * u->unit->trained.padded_elems;
+    u->f->reduced_now += (int64_t)sizeof(float) * u->unit->trained.padded_elems;
     CR_TRY(cr_reduce_begin(r->reduce, u->reduce_slot, data, err));
     return cr_event_wait(r->done[u->reduce_slot], u->f->dev, err);
 }
@@ -395,7 +395,7 @@ static cr_status finish_pending(cr_fsdp *f, cr_err *err)
     if (!f->is_pending_summed) CR_TRY(sum_pending(f, err));
     /* here, not after the sum: every rank takes slots in the same order */
     slots_give(&reduces_of(f->pending)->slots, f->pending_slot);
-    f->reduced_now -= 4 * f->pending->unit->trained.padded_elems;
+    f->reduced_now -= (int64_t)sizeof(float) * f->pending->unit->trained.padded_elems;
     f->pending = NULL;
     return CR_OK;
 }
@@ -621,7 +621,7 @@ static cr_status reduces_create(cr_fsdp *f, cri_reduces *r, cr_group *group, int
     r->done = CR_NEW_ARRAY(cr_event *, num_slots);
     for (int i = 0; i < num_slots; i++)
         CR_TRY(cr_event_create(f->dev, &r->done[i], err));
-    f->stats.reduce_bytes += 4 * num_slots * num_elems;
+    f->stats.reduce_bytes += (int64_t)sizeof(float) * num_slots * num_elems;
     return CR_OK;
 }
 

@@ -96,11 +96,11 @@ static void write_unit(tree *t, const cr_unit *u, size_t num_same)
         cr_buf_addf(t->out, "unit #%zu, ", index);
     cr_buf_addf(t->out, "%lld elements", (long long)(trained->num_elems + frozen->num_elems));
     if (frozen->num_elems) cr_buf_addf(t->out, " (%lld frozen)", (long long)frozen->num_elems);
-    cr_buf_addf(
-        t->out, ", %.2f MiB gathered in %s, shard %.2f MiB",
-        mib((double)(trained->padded_elems + frozen->padded_elems) * (double)bytes),
-        cr_dtype_name(dtype),
-        mib((double)trained->shard_elems * 4 + (double)frozen->shard_elems * (double)bytes));
+    cr_buf_addf(t->out, ", %.2f MiB gathered in %s, shard %.2f MiB",
+                mib((double)(trained->padded_elems + frozen->padded_elems) * (double)bytes),
+                cr_dtype_name(dtype),
+                mib((double)trained->shard_elems * (double)sizeof(float) +
+                    (double)frozen->shard_elems * (double)bytes));
 }
 
 /* num_same: how many subtrees like this one a line stands for. */

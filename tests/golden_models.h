@@ -56,8 +56,20 @@ static inline float value_of(const cr_param *copy, int64_t at)
                     : p->num_dims == 1       ? 0.2
                                              : 1.7 / sqrt(cols);
 
-    return (float)(noise(p->name, "", at) * factor +
-                   (p->num_dims == 1 && strcmp(end, "weight") == 0));
+    return (cr_float32)(noise(p->name, "", at) * factor +
+                        (p->num_dims == 1 && strcmp(end, "weight") == 0));
+}
+
+/* single: what float32 may err; a build in float64 has less to round. */
+static inline double allowed_error(double single)
+{
+    return sizeof(float) == sizeof(double) ? 1e-9 : single;
+}
+
+/* A build in float64 has no 16-bit dtypes. */
+static inline bool is_computed(cr_dtype dtype)
+{
+    return dtype == CR_F32 || sizeof(float) < sizeof(double);
 }
 
 /* value: of an element of a parameter. */

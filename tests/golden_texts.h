@@ -78,7 +78,8 @@ static inline cr_pass pass_of(const model_bench *b, const inputs *in, const cr_p
 
 static inline void check_grads(const json_t *c, const model_bench *b)
 {
-    double allowed = fmin(SLACK * json_number_value(json_object_get(c, "own_grad")), 1e-5);
+    double own = json_number_value(json_object_get(c, "own_grad")),
+           allowed = allowed_error(fmin(SLACK * own, 1e-5));
     float *grads = model_bench_grads(b);
 
     for (size_t i = 0; i < b->model->num_params; i++) {
@@ -109,7 +110,7 @@ static inline void check_case(const json_t *c, const cr_model_options *options, 
     pass = pass_of(&b, &in, like);
     must(cr_model_forward(b.model, &pass, &outputs, &err), &err);
     for (size_t t = 0; t < json_array_size(want); t++) {
-        check_near(out[t], json_number_value(json_array_get(want, t)), SLACK * own);
+        check_near(out[t], json_number_value(json_array_get(want, t)), allowed_error(SLACK * own));
         grad[t] = (float)noise("grad", "", (int64_t)t);
     }
     must(cr_model_backward(b.model, &pass, &grads, &err), &err);

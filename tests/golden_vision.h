@@ -48,7 +48,7 @@ static inline void check_log_probs(const json_t *c, const way *w, const float *l
     {
         off[at] = fabs(log_prob[at] - json_number_value(entry));
         if (w->pass.dtype == CR_F32)
-            check_near(log_prob[at], json_number_value(entry), SLACK * own);
+            check_near(log_prob[at], json_number_value(entry), allowed_error(SLACK * own));
     }
     qsort(off, num, sizeof *off, cr_by_double);
     if (!(off[num / 2] <= 2 * own_bf16))
@@ -80,7 +80,8 @@ static inline void check_bench(const json_t *c, const way *w, model_bench *b, co
         const cr_param *p = b->model->params[i];
         if (p->is_trainable)
             check_grad(p, in_copy(grads, b->full.grad, p->grad),
-                       json_object_get(json_object_get(c, "grad"), p->name), SLACK * own_grad);
+                       json_object_get(json_object_get(c, "grad"), p->name),
+                       allowed_error(SLACK * own_grad));
         else
             assert_null(p->grad);
     }

@@ -64,7 +64,8 @@ static const cr_mem *list_of(const cr_ulysses *u, const cr_pass *p, int64_t num_
 {
     int64_t num = u->mine.num_tokens * u->num_ranks;
 
-    return cr_at_const(CR_F32, p->index.split_lists, num_heads % u->num_ranks == 0 ? 0 : num);
+    return cr_mem_add_const(p->index.split_lists,
+                            num_heads % u->num_ranks == 0 ? 0 : (size_t)num * sizeof(int32_t));
 }
 
 static cr_status to_heads(void *ctx, const char *name, cr_pass *p, const cr_mem *x,

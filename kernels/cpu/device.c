@@ -36,7 +36,11 @@ static bool has_always(void)
     return true;
 }
 
-#if defined(__x86_64__)
+#if defined(CR_FLOAT64)
+extern const cr_kernels cri_cpu_kernels_base;
+
+static const variant variants[] = {{"x86_64", &cri_cpu_kernels_base, has_always, NULL, NULL}};
+#elif defined(__x86_64__)
 extern const cr_kernels cri_cpu_kernels_base, cri_cpu_kernels_avx2, cri_cpu_kernels_avx512,
     cri_cpu_kernels_avx512bf16, cri_cpu_kernels_amx;
 

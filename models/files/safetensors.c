@@ -452,7 +452,7 @@ const cr_tensor *cr_tensors_find(const cr_tensors *all, const char *name)
 static float from_f16(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, bits;
-    float x;
+    cr_float32 x;
 
     if (exponent == 0) { /* zero or subnormal: units of 2^-24 */
         x = (float)(half & 1023) * 0x1p-24f;
@@ -467,7 +467,7 @@ static float from_f16(uint16_t half)
 static float from_bf16(uint16_t half)
 {
     uint32_t bits = (uint32_t)half << 16;
-    float x;
+    cr_float32 x;
 
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -475,8 +475,10 @@ static float from_bf16(uint16_t half)
 
 const char *cr_tensor_dtype_name(cr_dtype dtype)
 {
-    static const char *const name[] = {
-        [CR_F32] = "F32", [CR_BF16] = "BF16", [CR_F16] = "F16", [CR_F64] = "F64"};
+    static const char *const name[] = {[CR_F32] = sizeof(float) == 8 ? "F64" : "F32",
+                                       [CR_BF16] = "BF16",
+                                       [CR_F16] = "F16",
+                                       [CR_F64] = "F64"};
 
     return name[dtype];
 }
@@ -505,7 +507,7 @@ cr_status cr_tensor_read_f32(const cr_tensor *t, int64_t begin, int64_t end, flo
         return cr_fail(err, CR_EFORMAT, "%s: tensor '%s' is %s, expected F32, BF16 or F16", t->file,
                        t->name, t->dtype);
     if (dtype == CR_F32) {
-        if (num) memcpy(out, data + begin * 4, num * 4);
+        if (num) memcpy(out, data + (size_t)begin * sizeof *out, num * sizeof *out);
         return CR_OK;
     }
     for (size_t i = 0; i < num && dtype == CR_F64; i++) {

@@ -78,9 +78,10 @@ static cr_status add_rows(const cr_module *m, const cr_pass *p, const cr_mem *gr
         if (end > t)
             CR_TRY(cr_embedding_grad(
                 p->dev,
-                &(cr_embedding_grad_args){p->dtype, cr_at_const(p->dtype, grad, t * cols),
-                                          cr_at_const(CR_F32, p->index.ids, t), end - t, cols,
-                                          table},
+                &(cr_embedding_grad_args){
+                    p->dtype, cr_at_const(p->dtype, grad, t * cols),
+                    cr_mem_add_const(p->index.ids, (size_t)t * sizeof *p->batch->ids), end - t,
+                    cols, table},
                 err));
     }
     return CR_OK;

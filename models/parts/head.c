@@ -10,34 +10,36 @@ bool cr_model_gives(const cr_model *model, cr_output output)
     return root->head_ops->gives[output];
 }
 
-/* A host array with an element of 4 bytes for each row of the head. */
-static cr_status push_rows(cr_stack *stack, const cri_head *h, const void *host, cr_mem **out,
+/* A host array with a number for each row of the head. */
+static cr_status push_rows(cr_stack *stack, const cri_head *h, const float *host, cr_mem **out,
                            cr_err *err)
 {
-    return cr_stack_push_copy(stack, host, (size_t)h->num_rows * 4, out, err);
+    return cr_stack_push_copy(stack, host, (size_t)h->num_rows * sizeof *host, out, err);
 }
 
 /* ---- a language model's ---- */
 
-/* An output of the head: memory of the device for num_cols elements of 4 bytes a row, and where they go. */
+/* An output of the head: memory of the device for num_cols elements a row, and where they go. */
 typedef struct head_value {
     void *host; /* NULL: not wanted */
     int64_t num_cols;
     cr_mem **dev;
+    size_t elem_bytes;
 } head_value;
 
 /* Log-probs of the candidates and the log-sum at another temperature: the head once more. */
 static cr_status temper(cr_pass *p, const cr_head_args *all, const cr_outputs *out, cr_err *err)
 {
-    const size_t rows = (size_t)all->num_rows * 4, chosen = rows * (size_t)out->num_candidates;
+    const size_t rows = (size_t)all->num_rows * sizeof(float),
+                 chosen = rows * (size_t)out->num_candidates;
     const cr_row_processors_mem processors = {.temperature = out->temperature, .penalty = 1};
     cr_head_args a = *all;
 
     if (out->temperature < 1 || out->temperature > 1) {
         a.processors = &processors;
         a.log_prob = a.entropy = a.mean_z = NULL;
-        CR_TRY(cri_push_32bit(p->scratch, a.num_rows, &a.lse, err));
-        CR_TRY(cri_push_32bit(p->scratch, a.num_rows * a.num_chosen, &a.chosen_log_prob, err));
+        CR_TRY(cri_push_numbers(p->scratch, a.num_rows, &a.lse, err));
+        CR_TRY(cri_push_numbers(p->scratch, a.num_rows * a.num_chosen, &a.chosen_log_prob, err));
         CR_TRY(cr_head(p->dev, &a, err));
     }
     if (chosen) CR_TRY(cr_download(p->dev, out->tempered, a.chosen_log_prob, chosen, err));
@@ -49,7 +51,7 @@ static cr_status give_states(cr_pass *p, const cr_head_args *a, float *states, c
     size_t num = (size_t)(a->num_rows * a->w->num_cols);
     cr_mem *wide;
 
-    CR_TRY(cri_push_32bit(p->scratch, (int64_t)num, &wide, err));
+    CR_TRY(cri_push_numbers(p->scratch, (int64_t)num, &wide, err));
     CR_TRY(cr_cast(p->dev, &(cr_cast_args){CR_F32, wide, p->dtype, a->x, num}, err));
     return cr_download(p->dev, states, wide, num * sizeof *states, err);
 }
@@ -58,19 +60,19 @@ static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_
 {
     cr_mem *candidates = NULL;
     const head_value values[] = {
-        {out->of[CR_LOG_PROB], 1, &a->log_prob},
-        {out->of[CR_ENTROPY], 1, &a->entropy},
-        {out->rank, 1, &a->rank},
-        {out->num_top ? out->top_ids : NULL, out->num_top, &a->top_ids},
-        {out->num_top ? out->top_log_probs : NULL, out->num_top, &a->top_log_prob},
+        {out->of[CR_LOG_PROB], 1, &a->log_prob, sizeof(float)},
+        {out->of[CR_ENTROPY], 1, &a->entropy, sizeof(float)},
+        {out->rank, 1, &a->rank, sizeof *out->rank},
+        {out->num_top ? out->top_ids : NULL, out->num_top, &a->top_ids, sizeof *out->top_ids},
+        {out->num_top ? out->top_log_probs : NULL, out->num_top, &a->top_log_prob, sizeof(float)},
         {out->num_candidates ? out->candidate_log_probs : NULL, out->num_candidates,
-         &a->chosen_log_prob},
+         &a->chosen_log_prob, sizeof(float)},
     };
 
     for (size_t i = 0; i < CR_COUNT(values); i++)
         if (values[i].host)
             CR_TRY(
-                cri_push_32bit(p->scratch, a->num_rows * values[i].num_cols, values[i].dev, err));
+                cri_push_numbers(p->scratch, a->num_rows * values[i].num_cols, values[i].dev, err));
     if (out->num_candidates)
         CR_TRY(cr_stack_push_copy(p->scratch, out->candidates,
                                   (size_t)(a->num_rows * out->num_candidates) * sizeof(int32_t),
@@ -82,7 +84,8 @@ static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_
     for (size_t i = 0; i < CR_COUNT(values); i++)
         if (values[i].host)
             CR_TRY(cr_download(p->dev, values[i].host, *values[i].dev,
-                               (size_t)(a->num_rows * values[i].num_cols) * 4, err));
+                               (size_t)(a->num_rows * values[i].num_cols) * values[i].elem_bytes,
+                               err));
     if (out->states) CR_TRY(give_states(p, a, out->states, err));
     return out->temperature > 0 ? temper(p, a, out, err) : CR_OK;
 }
@@ -102,7 +105,7 @@ static cr_status draw_some(cr_pass *p, const cr_weight *w, const cr_mem *normed,
         how[i] = *out->draw[rows[i]];
     CR_TRY_GOTO(out, cr_stack_push_copy(p->scratch, rows, (size_t)num * sizeof *rows, &index, err));
     CR_TRY_GOTO(out, cri_push(p->scratch, p, num, w->num_cols, &x, err));
-    CR_TRY_GOTO(out, cri_push_32bit(p->scratch, num * w->num_rows, &logits, err));
+    CR_TRY_GOTO(out, cri_push_numbers(p->scratch, num * w->num_rows, &logits, err));
     CR_TRY_GOTO(
         out, cr_rows_gather(
                  p->dev, &(cr_rows_move_args){p->dtype, normed, index, num, w->num_cols, x}, err));
@@ -126,7 +129,7 @@ static cr_status draw_labels(cr_pass *p, const cr_weight *w, const cr_mem *norme
 {
     enum { MAX_BYTES = 16 << 20 };
     const cri_head *h = &p->state->head;
-    int64_t num = 0, max = cr_max64(1, MAX_BYTES / (w->num_rows * 4));
+    int64_t num = 0, max = cr_max64(1, MAX_BYTES / (w->num_rows * (int64_t)sizeof(float)));
     int32_t *rows = CR_NEW_ARRAY(int32_t, h->num_rows);
     cr_mem *labels;
 
@@ -138,7 +141,8 @@ static cr_status draw_labels(cr_pass *p, const cr_weight *w, const cr_mem *norme
     for (int64_t i = 0; i < num; i += max)
         CR_TRY_GOTO(out,
                     draw_some(p, w, normed, out, rows + i, num - i < max ? num - i : max, err));
-    CR_TRY_GOTO(out, push_rows(p->scratch, h, h->labels, &labels, err));
+    CR_TRY_GOTO(out, cr_stack_push_copy(p->scratch, h->labels,
+                                        (size_t)h->num_rows * sizeof *h->labels, &labels, err));
     p->index.labels = labels;
 out:
     cr_free(rows);
@@ -177,10 +181,11 @@ static cr_status push_chosen(cr_pass *p, const cr_outputs *grad, cr_head_grad_ar
                              cr_head_chosen *chosen, cr_err *err)
 {
     const cri_head *h = &p->state->head;
-    const size_t bytes = (size_t)(h->num_rows * grad->num_candidates) * 4;
+    const size_t num = (size_t)(h->num_rows * grad->num_candidates), bytes = num * sizeof(float);
     cr_mem *ids, *log_probs, *dz, *rest, *log_sum;
 
-    CR_TRY(cr_stack_push_copy(p->scratch, grad->candidates, bytes, &ids, err));
+    CR_TRY(cr_stack_push_copy(p->scratch, grad->candidates, num * sizeof *grad->candidates, &ids,
+                              err));
     CR_TRY(cr_stack_push_copy(p->scratch, grad->candidate_log_probs, bytes, &log_probs, err));
     CR_TRY(cr_stack_push_copy(p->scratch, grad->tempered, bytes, &dz, err));
     CR_TRY(push_rows(p->scratch, h, grad->rest, &rest, err));
@@ -234,11 +239,12 @@ static cr_status back_logits(cr_pass *p, const cr_head_grad_args *a, const cr_ou
 {
     enum { MAX_BYTES = 16 << 20 };
     const int64_t vocab = a->fwd.w->num_rows, rows = a->fwd.num_rows,
-                  max = cr_max64(1, MAX_BYTES / (vocab * 4)), most = rows < max ? rows : max;
+                  max = cr_max64(1, MAX_BYTES / (vocab * (int64_t)sizeof(float))),
+                  most = rows < max ? rows : max;
     size_t mark = cr_stack_mark(p->scratch);
     some_logits s = {.host = CR_NEW_ARRAY(float, 2 * most * vocab)};
 
-    CR_TRY_GOTO(out, cri_push_32bit(p->scratch, most * vocab, &s.z, err));
+    CR_TRY_GOTO(out, cri_push_numbers(p->scratch, most * vocab, &s.z, err));
     CR_TRY_GOTO(out, cri_push(p->scratch, p, most, vocab, &s.dz, err));
     for (; s.first < rows; s.first += max) {
         s.num = rows - s.first < max ? rows - s.first : max;
@@ -286,7 +292,7 @@ static cr_status value_forward(const cr_module *m, cr_pass *p, const cr_mem *nor
     cr_linear_args a;
 
     if (!values) return CR_OK;
-    CR_TRY(cri_push_32bit(p->scratch, num, &y, err));
+    CR_TRY(cri_push_numbers(p->scratch, num, &y, err));
     a = (cr_linear_args){.x = normed,
                          .w = &m->weight->weight,
                          .bias = m->bias->weight.data,

@@ -151,7 +151,7 @@ static cr_status read_vision_config(cr_model_config *c, const json_t *v, const c
                        (long long)vision->out_hidden_size, (long long)c->hidden_size);
     CR_TRY(cri_json_real(v, "initializer_range", 0.02, 0, 10, &range, err));
     vision->initializer_range = (float)range;
-    vision->norm_eps = 1e-6f;
+    vision->norm_eps = (float)1e-6;
     vision->is_full = CR_NEW_ARRAY(bool, vision->depth);
     CR_TRY(read_rope(vision, v, err));
     if (family->vision == CRI_VISION_WINDOWS) return read_windows(vision, v, err);

@@ -231,7 +231,7 @@ static cr_status merge(tower *t, const cri_vision_merger *m, bool is_back, const
 
     p->num_rows = t->patches->num_merged;
     if (!is_back) p->tape = NULL;
-    if (p->tape) CR_TRY(cri_push_32bit(p->tape, cri_norm_floats(m->norm, rows), &kept.rstd, err));
+    if (p->tape) CR_TRY(cri_push_numbers(p->tape, cri_norm_floats(m->norm, rows), &kept.rstd, err));
     CR_TRY(cri_push(cri_keep(p), p, patches, d, &kept.fc1, err));
     CR_TRY(cri_push(p->scratch, p, patches, d, &normed, err));
     CR_TRY(cri_enter(m->module, p, err));

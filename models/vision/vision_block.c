@@ -127,7 +127,7 @@ static cr_status attention_forward(const cr_module *m, cr_pass *p, const cr_mem 
     CR_TRY(cri_push(keep, p, rows, d, &a.k, err));
     CR_TRY(cri_push(keep, p, rows, d, &a.v, err));
     CR_TRY(cri_push(keep, p, rows, d, &a.o, err));
-    if (p->tape) CR_TRY(cri_push_32bit(keep, rows * parts->num_heads, &lse, err));
+    if (p->tape) CR_TRY(cri_push_numbers(keep, rows * parts->num_heads, &lse, err));
     a.lse = lse;
     CR_TRY(project(parts->qkv, p, in, &a, err));
     CR_TRY(rotate(parts, p, a.q, 1, err));

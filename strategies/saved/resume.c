@@ -22,7 +22,7 @@ char *cri_index_path(const char *folder, const char *role)
     return cr_asprintf("%s/state/%s.json", folder, role);
 }
 
-enum { ADAPTERS_TEXT = 96 };
+enum { ADAPTERS_TEXT = 96, STATE_BYTES = (int)sizeof(float) /* of an element in its file */ };
 
 /* What a resumed run must have, too: the numbers of the same A and B are others with another scale. */
 static void adapters_text(const cr_model *model, char out[ADAPTERS_TEXT])
@@ -85,8 +85,9 @@ cr_status cri_map_states(const cr_model *model, const json_t *params, const char
         cr_weight_map_add(
             out, &(cr_weight_range){.param = (int32_t)i,
                                     .end = p->num_elems,
-                                    .at = 4 * json_integer_value(json_object_get(entry, "first")),
-                                    .elem_bytes = 4});
+                                    .at = STATE_BYTES *
+                                          json_integer_value(json_object_get(entry, "first")),
+                                    .elem_bytes = STATE_BYTES});
     }
     return CR_OK;
 }
@@ -124,7 +125,8 @@ static cr_status check_index(const json_t *index, const char *path, cr_err *err)
     json_t *entry;
 
     if (!is_count(json_object_get(index, "updates"), INT64_MAX / 2) ||
-        !is_count(json_object_get(index, "elements"), INT64_MAX / 4) || !json_is_object(params))
+        !is_count(json_object_get(index, "elements"), INT64_MAX / STATE_BYTES) ||
+        !json_is_object(params))
         return cr_fail(err, CR_EFORMAT,
                        "%s has no \"updates\", \"elements\" or \"params\" (damaged?)", path);
     if (scale && (!(json_number_value(scale) > 0) || !isfinite(json_number_value(scale)) ||
@@ -193,7 +195,7 @@ static cr_status list_moves(reader *r, cr_err *err)
     }
     for (int file = 0; file < CRI_NUM_STATES; file++)
         for (size_t i = 0; i < moves_of(r, file)->num; i++)
-            r->wanted += 4 * moves_of(r, file)->item[i].num;
+            r->wanted += STATE_BYTES * moves_of(r, file)->item[i].num;
     cr_weight_map_free(&mine);
     cr_weight_map_free(&seconds);
     cr_weight_map_free(&files);
@@ -204,10 +206,10 @@ static cr_status list_moves(reader *r, cr_err *err)
 static cr_status upload(cr_fsdp *f, int file, const cr_weight_move *own, int64_t in_file,
                         const float *from, size_t num, cr_err *err)
 {
-    static _Thread_local float stored[CRI_PUT_BYTES / 4];
+    static _Thread_local float stored[CRI_PUT_BYTES / STATE_BYTES];
     cr_dtype dtype = f->args.master_dtype;
     size_t bytes = cr_dtype_bytes(dtype),
-           at = (size_t)own->from_at + (size_t)(in_file - own->to_at) / 4 * bytes;
+           at = (size_t)own->from_at + (size_t)(in_file - own->to_at) / STATE_BYTES * bytes;
 
     if (dtype != CR_F32) cr_cast_host(dtype, stored, CR_F32, from, num);
     return cr_upload(cri_home(f), cr_mem_add(cri_state_of(f, (size_t)file), at),
@@ -227,24 +229,25 @@ static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t 
         return r->spool_fd < 0 ? CR_OK
                                : cri_transfer_bytes(r->spool_fd, true, (void *)(uintptr_t)data,
                                                     num_bytes, at, r->spool, err);
-    if (at % 4 || num_bytes % 4)
+    if (at % STATE_BYTES || num_bytes % STATE_BYTES)
         return cr_fail(err, CR_EFORMAT, "%s: a part of a float (damaged?)", r->folder);
     moves = moves_of(r, file);
     high = moves->num;
     while (low < high) { /* the first move that ends after `at` */
         size_t mid = low + (high - low) / 2;
-        if (moves->item[mid].to_at + 4 * moves->item[mid].num <= at)
+        if (moves->item[mid].to_at + STATE_BYTES * moves->item[mid].num <= at)
             low = mid + 1;
         else
             high = mid;
     }
     for (; low < moves->num && moves->item[low].to_at < end; low++) {
         const cr_weight_move *own = &moves->item[low];
-        int64_t from = own->to_at > at ? own->to_at : at, stop = own->to_at + 4 * own->num;
+        int64_t from = own->to_at > at ? own->to_at : at,
+                stop = own->to_at + STATE_BYTES * own->num;
         if (stop > end) stop = end;
         CR_TRY(upload(r->f, file, own, from,
                       (const float *)(const void *)((const char *)data + (from - at)),
-                      (size_t)(stop - from) / 4, err));
+                      (size_t)(stop - from) / STATE_BYTES, err));
         r->taken += stop - from;
     }
     return CR_OK;
@@ -255,7 +258,7 @@ static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t 
 /* Every rank reads its own elements. */
 static cr_status read_own(reader *r, int file, cr_err *err)
 {
-    static _Thread_local float block[CRI_PUT_BYTES / 4];
+    static _Thread_local float block[CRI_PUT_BYTES / STATE_BYTES];
     const struct moves *moves = moves_of(r, file);
     char *path = cr_saved_path(r->folder, r->role, file, r->f->model->adapters);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -263,11 +266,11 @@ static cr_status read_own(reader *r, int file, cr_err *err)
     if (fd < 0) cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
     for (size_t i = 0; i < moves->num; i++) {
         const cr_weight_move *own = &moves->item[i];
-        int64_t end = own->to_at + 4 * own->num, n;
+        int64_t end = own->to_at + STATE_BYTES * own->num, n;
         for (int64_t at = own->to_at; at < end && err->status == CR_OK; at += n) {
             n = end - at < CRI_PUT_BYTES ? end - at : CRI_PUT_BYTES;
             if (cri_transfer_bytes(fd, false, block, (size_t)n, at, path, err) == CR_OK)
-                cr_note(upload(r->f, file, own, at, block, (size_t)n / 4, err));
+                cr_note(upload(r->f, file, own, at, block, (size_t)n / STATE_BYTES, err));
             r->taken += n;
         }
     }

@@ -325,7 +325,8 @@ static cr_status list_whole(struct cri_save *s, const cri_model_plan *p, json_t 
     }
     s->saved.num_bytes[CRI_FILE_MODEL] = p->num_bytes;
     for (size_t i = 0; has_state && i < CRI_NUM_STATES; i++)
-        s->saved.num_bytes[i] = 4 * json_integer_value(json_object_get(index, "elements"));
+        s->saved.num_bytes[i] =
+            (int64_t)sizeof(float) * json_integer_value(json_object_get(index, "elements"));
     if (has_state) CR_TRY(cr_json_add_value(&s->index, index, err));
     for (int i = 0; i < CR_SAVED_FILES; i++)
         need += s->saved.num_bytes[i];

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import transformers as tf
 from torch import nn
 
-from vision_models import noise, set_weights, words
+from vision_models import in_float64, noise, set_weights, words
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
@@ -236,13 +236,15 @@ def run(model, batch, towers, dtype):
 
 
 def case(name, config):
-    model = Prismatic(config).eval().double()
+    with in_float64():
+        model = Prismatic(config).eval().double()
     set_weights(model)
     towers = config["vision_towers"]
     for tower in model.vision_backbone.children():
         check_tower(tower)
     batch = [([1] + words("a", 8), 1), ([1] + words("b", 11), 0), ([1] + words("c", 5), 1), ([1] + words("d", 1), 1)]
-    want, grads = run(model, batch, towers, torch.float64)
+    with in_float64():
+        want, grads = run(model, batch, towers, torch.float64)
     single, grads32 = run(model, batch, towers, torch.float32)
     half, _ = run(model, batch, towers, torch.bfloat16)
     worst = max(np.linalg.norm(grads32[n] - g) / np.linalg.norm(g) for n, g in grads.items() if np.linalg.norm(g) > 0)
@@ -250,7 +252,7 @@ def case(name, config):
     shapes = {n: list(p.shape) for n, p in model.named_parameters()}
     return dict(name=name, config=config, batch=batch, own_log_prob=float(np.abs(single - want).max()), own_grad=float(worst),
                 own_bf16=float(np.median(np.abs(half - want))), log_prob=want.tolist(),
-                grad={n: [float(f"{x:.9g}") for x in v] for n, v in dots.items()}, shape={n: shapes[n] for n in dots},
+                grad={n: [float(f"{x:.12g}") for x in v] for n, v in dots.items()}, shape={n: shapes[n] for n in dots},
                 unused=[n for n in shapes if n not in dots])
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import transformers as tf
 
-from vision_models import noise, set_weights, words
+from vision_models import in_float64, noise, set_weights, words
 
 SIZES = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-6,
              bos_token_id=1, eos_token_id=2, pad_token_id=3, attn_implementation="eager")
@@ -48,12 +48,13 @@ def run(model, dtype):
 
 
 def projections(name, g):
-    return [float(f"{x:.9g}") for x in (np.linalg.norm(g), g @ noise(f"first {name}", g.size), g @ noise(f"second {name}", g.size))]
+    return [float(f"{x:.12g}") for x in (np.linalg.norm(g), g @ noise(f"first {name}", g.size), g @ noise(f"second {name}", g.size))]
 
 
 def case(model, name, of=lambda n: n, **extra):
     """of: the name that croll has for a parameter."""
-    want, grads = run(model, torch.float64)
+    with in_float64():
+        want, grads = run(model, torch.float64)
     single, grads32 = run(model, torch.float32)
     worst = max(np.linalg.norm(grads32[n] - g) / np.linalg.norm(g) for n, g in grads.items() if np.linalg.norm(g) > 0)
     config = {k: v for k, v in json.loads(model.config.to_json_string(use_diff=False)).items() if v is not None and "label" not in k}
@@ -69,7 +70,8 @@ def write(path, cases):
 
 def made(make):
     torch.manual_seed(0)
-    model = make().eval().double()
+    with in_float64():
+        model = make().eval().double()
     set_weights(model)
     return model
 

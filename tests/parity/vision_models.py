@@ -7,8 +7,10 @@ vision_models.json: log-probs and gradients in float64 of packed batches. Weight
 functions of a name and an index (`noise`), so the file has none of them; of a gradient it has the norm and two projections
 on noise. `own_log_prob` and `own_grad` are the largest errors of Transformers itself in float32, `own_bf16` is its median error
 in bfloat16 (a token that is routed to other experts is off by far more): what a test may allow is a multiple of them. Position ids are those of Transformers 4.x, written down here and compared with 5.x where the two agree."""
-import copy, json, pathlib, struct, sys, tempfile, warnings, zlib
+import contextlib, copy, json, pathlib, struct, sys, tempfile, warnings, zlib
 
+if __name__ == "__main__":
+    sys.path.append(sys.path.pop(0))  # tokenizers.py of this folder is not the package
 import numpy as np
 import torch
 import transformers as tf
@@ -91,6 +93,19 @@ def named(model, what):
             yield from ((f"{at}.{e}.{k}.weight", v) for k, v in parts.items())
 
 
+@contextlib.contextmanager
+def in_float64():
+    """What a model of Transformers computes in float32 whatever its dtype (norms, the angles of a rope, softmax) is float64, too."""
+    kept = torch.float32, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32 = torch.float = kept[0]
+        torch.Tensor.float = kept[1]
+
+
 def set_weights(model):
     for name, p in named(model, lambda p: p.data):
         x = noise(name, p.numel()) * (0.2 if p.dim() == 1 else 1.7 / (p.numel() / p.shape[0]) ** 0.5)
@@ -162,17 +177,19 @@ def run(model, batch, dtype):
 
 
 def case(model, name, batch, extra):
-    want, grads = run(model, batch, torch.float64)
+    with in_float64():
+        want, grads = run(model, batch, torch.float64)
     single, grads32 = run(model, batch, torch.float32)
     half, _ = run(model, batch, torch.bfloat16)
     worst = max(np.linalg.norm(grads32[n] - g) / np.linalg.norm(g) for n, g in grads.items() if np.linalg.norm(g) > 0)
     dots = {n: [np.linalg.norm(g), g @ noise(f"first {n}", g.size), g @ noise(f"second {n}", g.size)] for n, g in grads.items()}
     return dict(family=model.config.model_type, name=name, own_log_prob=float(np.abs(single - want).max()), own_grad=float(worst),
-                own_bf16=float(np.median(np.abs(half - want))), log_prob=want.tolist(), grad={n: [float(f"{x:.9g}") for x in v] for n, v in dots.items()}, **extra)
+                own_bf16=float(np.median(np.abs(half - want))), log_prob=want.tolist(), grad={n: [float(f"{x:.12g}") for x in v] for n, v in dots.items()}, **extra)
 
 
 def cases(make):
-    model = make().eval().double()
+    with in_float64():
+        model = make().eval().double()
     set_weights(model)
     family = model.config.model_type
     plain = [words(f"plain {k}", n) for k, n in enumerate((9, 14))]

@@ -75,7 +75,7 @@ static void read_inputs(const json_t *c, const cr_model *model, inputs *in)
         char name[40];
         snprintf(name, sizeof name, "pixels %lld", (long long)i);
         for (int64_t e = 0; e < each; e++)
-            in->pixels[i * each + e] = (float)noise(name, "", e);
+            in->pixels[i * each + e] = (cr_float32)noise(name, "", e);
     }
     in->vision.pixels = in->pixels;
     in->vision.grid = (const int32_t(*)[3])in->grid;
@@ -132,7 +132,8 @@ static void numbers_of_pytorch(void **state)
     size_t at;
 
     (void)state;
-    json_array_foreach(cases, at, c) for (size_t i = 0; i < CR_COUNT(ways); i++)
+    json_array_foreach(cases, at, c) for (size_t i = 0; i < CR_COUNT(ways);
+                                          i++) if (is_computed(ways[i].pass.dtype))
         check_case(c, &ways[i]);
 }
 

@@ -59,7 +59,7 @@ static void read_items(const json_t *c, int64_t patch_dim, inputs *in)
         char name[40];
         snprintf(name, sizeof name, "pixels %lld", (long long)i);
         for (int64_t e = 0; e < rows * patch_dim; e++)
-            in->pixels[row * patch_dim + e] = (float)noise(name, "", e);
+            in->pixels[row * patch_dim + e] = (cr_float32)noise(name, "", e);
         row += rows;
     }
 }
@@ -230,7 +230,7 @@ static void numbers_of_transformers(void **state)
     {
         bool has_images = json_array_size(json_object_get(c, "items")) > 0;
         for (size_t i = 0; i < CR_COUNT(ways); i++)
-            check_case(c, &ways[i]);
+            if (is_computed(ways[i].pass.dtype)) check_case(c, &ways[i]);
         for (size_t i = 0; i < CR_COUNT(idle) && !has_images; i++)
             check_case(c, &idle[i]);
     }

@@ -81,7 +81,7 @@ static gemm_more more_of(cr_device *dev, const cr_weight *w, bool is_transposed,
     gemm_more more = {.a = h, .row_stride = ld, .num_units = units};
 
     if (w->dtype != CR_F32) {
-        uint32_t *rows =
+        gemm_unit *rows =
             cri_scratch(dev, CRI_SLOT_LOW_ROWS, (size_t)(num_rows * units) * sizeof *rows);
         CR_V(pack_a)(w->dtype, h, ld, num_rows, k, rows);
         more.a = rows;

@@ -10,6 +10,7 @@
 #include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/attention_short.h"
 #include "kernels/cpu/variant/entries.h"
+#include "kernels/cpu/variant/simd_exp.h"
 
 #include <math.h>
 
@@ -78,7 +79,7 @@ static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, 
     widen(dtype, k, at, head_dim, key);
     for (int64_t d = 0; d < head_dim; d++)
         tiles[d * TILE + slot] = key[d];
-    memset(vt, 0, (size_t)dp * 4);
+    memset(vt, 0, (size_t)dp * sizeof(float));
     widen(dtype, v, at, head_dim, vt);
 }
 
@@ -260,7 +261,7 @@ static void begin_row(row *r, cr_dtype dtype, const void *q, int64_t at, int64_t
                       int64_t pos, int64_t window)
 {
     widen(dtype, q, at, head_dim, r->q);
-    memset(r->o, 0, (size_t)padded(head_dim) * 4);
+    memset(r->o, 0, (size_t)padded(head_dim) * sizeof(float));
     r->num_keys = pos + 1;
     r->first_key = window > 0 && pos + 1 > window ? pos + 1 - window : 0;
     memset(r->sums, 0, sizeof r->sums);
@@ -288,7 +289,8 @@ static void build_tiles(cr_dtype dtype, const void *k, const void *v, int64_t fi
     int64_t num = (len + TILE - 1) / TILE;
 
     if (len % TILE)
-        memset(tiles + (num - 1) * tile_floats(head_dim), 0, (size_t)tile_floats(head_dim) * 4);
+        memset(tiles + (num - 1) * tile_floats(head_dim), 0,
+               (size_t)tile_floats(head_dim) * sizeof(float));
     for (int64_t i = 0; i < len; i++)
         store_key(dtype, k, v, ((first + i) * kv_heads + kv) * head_dim, head_dim, i % TILE,
                   tiles + i / TILE * tile_floats(head_dim));
@@ -388,7 +390,7 @@ cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *er
     bool is_short = a->head_dim <= SHORT_HEAD;
     int64_t num_tiles = (a->sizes.max_seqlen + TILE - 1) / TILE,
             per = num_tiles * (tile_floats(a->head_dim) + is_short * 2 * SHORT_PAIRS * TILE);
-    float *all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * 4);
+    float *all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * sizeof(float));
 
     (void)err;
     CRI_FOR(dev->num_threads, work, a->num_seqs * a->num_kv_heads, {
@@ -409,7 +411,7 @@ size_t CR_V(kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv
 {
     (void)dev;
     (void)dtype;
-    return (size_t)(num_kv_heads * tile_floats(head_dim)) * 4;
+    return (size_t)(num_kv_heads * tile_floats(head_dim)) * sizeof(float);
 }
 
 /* The arrays of indices. */
@@ -537,7 +539,7 @@ cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args 
 
     if (a->heads.q_in) CR_TRY(CR_V(qk_heads)(dev, &a->heads, err));
     scores = cri_scratch(dev, CRI_SLOT_TASKS,
-                         (size_t)(2 * SHORT_PAIRS * ld_scores * dev->num_threads) * 4);
+                         (size_t)(2 * SHORT_PAIRS * ld_scores * dev->num_threads) * sizeof(float));
     CRI_FOR(a->num_rows < 16 ? 1 : dev->num_threads, r, a->num_rows,
             attend_slot(a, r, scores + 2 * SHORT_PAIRS * ld_scores * cri_thread(dev), ld_scores));
     return CR_OK;

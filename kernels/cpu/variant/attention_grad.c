@@ -8,19 +8,20 @@
 #include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/gemm.h"
+#include "kernels/cpu/variant/simd_exp.h"
 
 enum { TILE = CR_KV_BLOCK, ROWS = 8 * CRI_ROWS };
 
 /* One task's memory. Panels and groups are B and A of gemm.h. */
 typedef struct work {
-    float *dq, *delta;              /* [group, len, wide], [group, len] */
-    float *dk, *dv;                 /* [D, TILE] of the tile, transposed */
-    float *s, *dp;                  /* [ROWS, TILE] of the block */
-    uint32_t *p_panels, *ds_panels; /* P and dS, rows along k */
-    void *ds;                       /* dS as rows [ROWS, TILE] in the dtype of products */
-    uint32_t *kt, *vt, *k;          /* panels of the tile: K^T, V^T, K */
-    uint32_t *q, *d_o;              /* groups of the block: q^T, dO^T */
-    uint32_t *rows;                 /* rows of q or dO, where they cannot be read in place */
+    float *dq, *delta;               /* [group, len, wide], [group, len] */
+    float *dk, *dv;                  /* [D, TILE] of the tile, transposed */
+    float *s, *dp;                   /* [ROWS, TILE] of the block */
+    gemm_unit *p_panels, *ds_panels; /* P and dS, rows along k */
+    void *ds;                        /* dS as rows [ROWS, TILE] in the dtype of products */
+    gemm_unit *kt, *vt, *k;          /* panels of the tile: K^T, V^T, K */
+    gemm_unit *q, *d_o;              /* groups of the block: q^T, dO^T */
+    gemm_unit *rows;                 /* rows of q or dO, where they cannot be read in place */
 } work;
 
 /* Shapes of a call. */
@@ -47,7 +48,7 @@ static int64_t whole_panels(int64_t cols)
     return (cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL;
 }
 
-static int64_t lay_out(const shape *z, int64_t len, uint32_t *base, work *w)
+static int64_t lay_out(const shape *z, int64_t len, gemm_unit *base, work *w)
 {
     int64_t tile_units = gemm_units(z->inner, TILE), row_units = gemm_units(z->inner, ROWS);
     struct {
@@ -73,7 +74,7 @@ static int64_t lay_out(const shape *z, int64_t len, uint32_t *base, work *w)
     int64_t at = 0;
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        uint32_t *here = base ? base + at : NULL;
+        gemm_unit *here = base ? base + at : NULL;
         memcpy(parts[i].to, &here, sizeof here);
         at += (parts[i].num + 31) / 16 * 16;
     }
@@ -82,7 +83,7 @@ static int64_t lay_out(const shape *z, int64_t len, uint32_t *base, work *w)
 
 /* C[m, n] (+)= A B in float32, n in whole panels, of the dtype. */
 static void product(const shape *z, cr_dtype dtype, int64_t m, int64_t n, int64_t units,
-                    const uint32_t *a, int64_t row_stride, const uint32_t *panels, float *c,
+                    const gemm_unit *a, int64_t row_stride, const gemm_unit *panels, float *c,
                     int64_t ldc, bool is_added)
 {
     gemm_out out = {.c = c, .ldc = ldc, .add = is_added ? c : NULL, .ldadd = ldc};
@@ -91,15 +92,15 @@ static void product(const shape *z, cr_dtype dtype, int64_t m, int64_t n, int64_
 }
 
 /* Rows of q or dO from element `at` as A. */
-static const uint32_t *rows_of(const shape *z, const work *w, const void *x, int64_t at,
-                               int64_t num, int64_t *row_stride)
+static const gemm_unit *rows_of(const shape *z, const work *w, const void *x, int64_t at,
+                                int64_t num, int64_t *row_stride)
 {
     int64_t ld = z->a->num_heads * z->d;
     const char *first = (const char *)x + (size_t)at * cr_dtype_bytes(z->a->dtype);
 
     if (gemm_in_place(z->a->dtype, z->d)) {
         *row_stride = z->is_pairs ? ld / 2 : ld;
-        return (const uint32_t *)(const void *)first;
+        return (const gemm_unit *)(const void *)first;
     }
     *row_stride = z->d_units;
     CR_V(pack_a)(z->a->dtype, first, ld, num, z->d, w->rows);
@@ -173,7 +174,7 @@ static void take_block(const shape *z, const work *w, int64_t first, int64_t len
     int64_t row = (first + i) * a->num_heads + h, at = row * z->d, ld = a->num_heads * z->d,
             local = (h % z->group) * len + i, units = gemm_units(z->inner, num), stride;
     size_t bytes = cr_dtype_bytes(a->dtype);
-    const uint32_t *rows = rows_of(z, w, a->q, at, num, &stride);
+    const gemm_unit *rows = rows_of(z, w, a->q, at, num, &stride);
     const float *lse = (const float *)cr_mem_to_host(a->lse) + row;
 
     product(z, a->dtype, num, keys, z->d_units, rows, stride, w->kt, w->s, TILE, false);
@@ -242,7 +243,7 @@ static void grad_sequence(const shape *z, int64_t s, int64_t kv, const work *w)
             ld = a->num_kv_heads * z->d;
     size_t bytes = cr_dtype_bytes(a->dtype);
 
-    memset(w->dq, 0, (size_t)(z->group * len * z->wide) * 4);
+    memset(w->dq, 0, (size_t)(z->group * len * z->wide) * sizeof(float));
     CR_BY_DTYPE(a->dtype, sum_deltas, z, w, first, len, h0);
     for (int64_t k0 = 0; k0 < len; k0 += TILE) {
         int64_t keys = len - k0 < TILE ? len - k0 : TILE, at = (first + k0) * ld + kv * z->d,
@@ -254,8 +255,8 @@ static void grad_sequence(const shape *z, int64_t s, int64_t kv, const work *w)
         CR_V(pack_rows)(a->dtype, k, ld, keys, z->d, w->kt);
         CR_V(pack_rows)(a->dtype, v, ld, keys, z->d, w->vt);
         CR_V(pack_cols)(a->dtype, k, ld, keys, z->d, w->k);
-        memset(w->dk, 0, (size_t)(TILE * z->d) * 4);
-        memset(w->dv, 0, (size_t)(TILE * z->d) * 4);
+        memset(w->dk, 0, (size_t)(TILE * z->d) * sizeof(float));
+        memset(w->dv, 0, (size_t)(TILE * z->d) * sizeof(float));
         for (int64_t h = h0; h < h0 + z->group; h++)
             for (int64_t i = a->is_bidirectional ? 0 : k0; i < end; i += ROWS)
                 take_block(z, w, first, len, h, i, end - i < ROWS ? end - i : ROWS, k0, keys);
@@ -281,12 +282,12 @@ cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, 
                .group = a->num_heads / a->num_kv_heads,
                .wide = whole_panels(a->head_dim)};
     int64_t max = a->sizes.max_seqlen, per;
-    uint32_t *all;
+    gemm_unit *all;
     work w;
 
     (void)err;
     per = lay_out(&z, max, NULL, &w);
-    all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * 4);
+    all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * sizeof(float));
     CRI_FOR(dev->num_threads, task, a->num_seqs * a->num_kv_heads, {
         work mine;
         lay_out(&z, max, all + per * cri_thread(dev), &mine);

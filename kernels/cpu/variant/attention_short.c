@@ -1,6 +1,7 @@
 /* attention_short.c -- see attention_short.h. About 45 instructions for V_LANES keys of a row. */
 #include "kernels/cpu/variant/attention_short.h"
 #include "kernels/cpu/variant/entries.h"
+#include "kernels/cpu/variant/simd_exp.h"
 #include "kernels/cpu/variant/simd_rows.h"
 
 #include <math.h>
@@ -8,27 +9,7 @@
 /* DIMS_AT_ONCE: sums of o that stay in registers, for two rows. GROUPS: of V_LANES keys in a tile. */
 enum { DIMS_AT_ONCE = V_REGISTERS / 4, GROUPS = CR_KV_BLOCK / V_LANES };
 
-static const float log2_e = 1.44269504088896341f, ln_2 = 0.69314718055994531f;
-
-/* 2^x for x <= 0, relative error below 2e-7; 0 from -127 down; NaN stays. */
-CR_INLINE vf exp2_below(vf x)
-{
-    V_CONSTANTS(x, c, V_ALL(12582912.0f + 127.0f), V_ALL(0x1.5bba14p-10f), V_ALL(-127.0f),
-                V_ALL(0x1.3cea88p-7f), V_ALL(0x1.c6b752p-5f), V_ALL(0x1.ebf9bcp-3f),
-                V_ALL(0x1.62e42ap-1f), V_ALL(1.0f));
-    const vf magic = c[0]; /* 1.5 2^23: the sum's last bits are x + 127 */
-    vf y = c[1], biased;
-
-    x = v_max(c[2], x);
-    biased = x + magic;
-    x = x - (biased - magic);
-    y = v_fma(y, x, c[3]);
-    y = v_fma(y, x, c[4]);
-    y = v_fma(y, x, c[5]);
-    y = v_fma(y, x, c[6]);
-    y = v_fma(y, x, c[7]);
-    return y * (vf)((vi)biased << 23);
-}
+static const float log2_e = (float)1.44269504088896341, ln_2 = (float)0.69314718055994531;
 
 void CR_V(short_store)(cr_dtype dtype, const void *k, const void *v, int64_t at, int64_t head_dim,
                        int64_t slot, float *tile)
@@ -36,7 +17,7 @@ void CR_V(short_store)(cr_dtype dtype, const void *k, const void *v, int64_t at,
     int64_t dims = short_dims(head_dim);
     float *to = tile + slot / V_LANES * 2 * V_LANES * dims;
 
-    if (slot % V_LANES == 0) memset(to, 0, (size_t)(2 * V_LANES * dims) * 4);
+    if (slot % V_LANES == 0) memset(to, 0, (size_t)(2 * V_LANES * dims) * sizeof(float));
     to += slot % V_LANES;
     for (int64_t d = 0; d < head_dim; d++) {
         to[V_LANES * d] = e_get(dtype, k, at + d);

@@ -1,6 +1,7 @@
 /* experts.c -- router and rows of experts, and several products one after the other (see kernels/experts.h, linears.h). */
 #include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
+#include "kernels/cpu/variant/simd_exp.h"
 #include "kernels/cpu/variant/simd_rows.h"
 
 static float rounded(cr_dtype dtype, float x)

@@ -19,7 +19,7 @@
 enum { MC = 192, NC = 1024 };
 /* ---- the register tile ---- */
 
-CR_INLINE vf multiply_add(cr_dtype dtype, uint32_t a, vf b, vf acc)
+CR_INLINE vf multiply_add(cr_dtype dtype, gemm_unit a, vf b, vf acc)
 {
     float x;
 #if defined(__AVX512BF16__)
@@ -27,7 +27,7 @@ CR_INLINE vf multiply_add(cr_dtype dtype, uint32_t a, vf b, vf acc)
         return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
 #endif
     (void)dtype;
-    memcpy(&x, &a, 4);
+    memcpy(&x, &a, sizeof x);
     return v_fma(v_set(x), b, acc);
 }
 
@@ -50,7 +50,7 @@ CR_INLINE void load_columns(cr_dtype dtype, const char *row, vf b[2])
 
 /* rows x (CRI_PANEL * num_panels) sums; is_more: on top of those that are there. is_widening: puts the numbers of the
  * panel there in float32. */
-CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, const uint32_t *a,
+CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, const gemm_unit *a,
                     int64_t row_stride, int64_t k_stride, const char *panel, bool is_more, vf *sums,
                     bool is_widening, float *widened)
 {
@@ -74,7 +74,7 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
 #if defined(V_NEON_BF16)
     if (gemm_has_pairs(dtype)) {
         neon_tile(rows, num_panels, units, a, row_stride, k_stride,
-                  (const uint32_t *)(const void *)panel, acc);
+                  (const gemm_unit *)(const void *)panel, acc);
         units = 0;
     }
 #endif
@@ -86,7 +86,7 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {
             const char *at = panel + p * panel_bytes + k * row_bytes;
-            const uint32_t *from = a;
+            const gemm_unit *from = a;
             vf b[2];
             /* each panel reads A, for whose values 12 sums leave no registers from panel to panel */
             if (V_REGISTERS < 32 && rows == 3 && p > 0) __asm__("" : "+r"(from));
@@ -98,7 +98,7 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
             }
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
-                uint32_t x = from[r * row_stride + k * k_stride];
+                gemm_unit x = from[r * row_stride + k * k_stride];
                 int i = (r * num_panels + p) * 2;
                 acc[i] = multiply_add(dtype, x, b[0], acc[i]);
                 acc[i + 1] = multiply_add(dtype, x, b[1], acc[i + 1]);
@@ -116,7 +116,7 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
              NULL);                                                                            \
         return
 
-CR_INLINE void any_tile(cr_dtype dtype, int rows, int panels, int64_t units, const uint32_t *a,
+CR_INLINE void any_tile(cr_dtype dtype, int rows, int panels, int64_t units, const gemm_unit *a,
                         int64_t row_stride, int64_t k_stride, const char *panel, bool is_more,
                         vf *sums)
 {
@@ -145,7 +145,7 @@ CR_INLINE void any_tile(cr_dtype dtype, int rows, int panels, int64_t units, con
 
 /* Noinline: one copy of each tile. */
 static __attribute__((noinline)) void run_tile(cr_dtype dtype, int rows, int panels, int64_t units,
-                                               const uint32_t *a, int64_t row_stride,
+                                               const gemm_unit *a, int64_t row_stride,
                                                int64_t k_stride, const char *panel, bool is_more,
                                                vf *sums)
 {
@@ -155,7 +155,7 @@ static __attribute__((noinline)) void run_tile(cr_dtype dtype, int rows, int pan
 
 /* A whole tile of a panel of 16-bit numbers, which is widened on the way, for the tiles after it. */
 static __attribute__((noinline)) void run_widening_tile(cr_dtype dtype, int64_t units,
-                                                        const uint32_t *a, int64_t row_stride,
+                                                        const gemm_unit *a, int64_t row_stride,
                                                         int64_t k_stride, const char *panel,
                                                         bool is_more, vf *sums, float *widened)
 {
@@ -240,7 +240,7 @@ static void go_on(cr_dtype dtype, const gemm_more *more, int64_t m, int64_t n0, 
 #if defined(__AMX_BF16__)
 /* Rows m0 .. m1 in steps of num_rows <= 32 against panels p0 .. p1. */
 static void amx_rows(int64_t num_rows, int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n,
-                     int64_t units, const uint32_t *a, amx_a at, const uint32_t *panels,
+                     int64_t units, const gemm_unit *a, amx_a at, const gemm_unit *panels,
                      const gemm_out *o)
 {
     bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
@@ -251,7 +251,7 @@ static void amx_rows(int64_t num_rows, int64_t m0, int64_t m1, int64_t p0, int64
         int64_t n0 = p * CRI_PANEL;
         wide = rows <= 16 && p + 1 < p1 ? 2 : 1;
         for (int64_t m = m0; m < m1; m += rows) {
-            const uint32_t *rows_of_a = a + m / 16 * at.second;
+            const gemm_unit *rows_of_a = a + m / 16 * at.second;
             vf acc[64];
             if (o->add) prefetch_add(o, m, n0, rows);
             if (rows > 16)
@@ -271,7 +271,7 @@ static void amx_rows(int64_t num_rows, int64_t m0, int64_t m1, int64_t p0, int64
 
 /* As block, of pairs. Tiles are given back, so that the kernel need not save them with the thread. */
 static void amx_block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int64_t units,
-                      const uint32_t *a, int64_t row_stride, const uint32_t *panels,
+                      const gemm_unit *a, int64_t row_stride, const gemm_unit *panels,
                       const gemm_out *o)
 {
     int64_t whole = m0 + (m1 - m0) / 32 * 32;
@@ -301,7 +301,7 @@ static void transpose_squares(const vf *in, int64_t num_rows, vf *out)
 }
 
 /* Asks for num_rows rows of `units`. */
-static void prefetch_rows(const uint32_t *w, int64_t units, int64_t num_rows)
+static void prefetch_rows(const gemm_unit *w, int64_t units, int64_t num_rows)
 {
     for (int64_t i = 0; i < num_rows * units; i += 16)
         __builtin_prefetch(w + i, 0, 2);
@@ -309,7 +309,7 @@ static void prefetch_rows(const uint32_t *w, int64_t units, int64_t num_rows)
 
 /* Columns n0 .. n1 of C, in steps of num_cols <= 32: tiles of A are rows of W, and x is packed as B. */
 static void amx_columns(int64_t num_cols, int64_t n0, int64_t n1, int64_t m, int64_t units,
-                        const uint32_t *w, const uint32_t *x, const gemm_out *o)
+                        const gemm_unit *w, const gemm_unit *x, const gemm_out *o)
 {
     bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
     amx_a at = {units * 4, CRI_TILE_UNITS, units * 16};
@@ -335,8 +335,8 @@ static void amx_columns(int64_t num_cols, int64_t n0, int64_t n1, int64_t m, int
 }
 
 /* Columns n0 .. n1 of C = x W^T from rows of W as they lie: C^T = W x^T, the same sums. */
-static void amx_transposed(int64_t n0, int64_t n1, int64_t m, int64_t units, const uint32_t *w,
-                           const uint32_t *x, const gemm_out *o)
+static void amx_transposed(int64_t n0, int64_t n1, int64_t m, int64_t units, const gemm_unit *w,
+                           const gemm_unit *x, const gemm_out *o)
 {
     int64_t whole = n0 + (n1 - n0) / 32 * 32;
 
@@ -370,7 +370,7 @@ typedef struct part {
 
 /* At most four panels; p1 - p0 and the rows are what register tiles there are for. widened: room for one panel in
  * float32, with which rows after the first tile are multiplied, or NULL. */
-static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
+static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, const gemm_unit *a,
                          int64_t row_stride, const void *panel, float *widened, const gemm_out *o)
 {
     bool is_grouped = row_stride == CRI_GROUPS;
@@ -388,7 +388,7 @@ static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, cons
             rows = (left + 1) / 2; /* even parts */
         if (o->add) prefetch_add(o, m, n0, (int)rows);
         if (o->before) begin_tile(o, m, n0, (int)rows, wide, sums);
-        const uint32_t *from =
+        const gemm_unit *from =
             a + (is_grouped ? m / CRI_ROWS * gemm_group_units(units) : m * row_stride);
         if (widened && m == at.m0) {
             run_widening_tile(dtype, units, from, row_step, k_step, panel, o->before, sums,
@@ -410,7 +410,7 @@ static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, cons
 /* Rows enough to widen a panel once, with the first tile, and its most units. */
 enum { WIDEN_ROWS = 4 * CRI_ROWS, MAX_DEPTH = 2048 };
 
-static void block(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
+static void block(part at, cr_dtype dtype, int64_t n, int64_t units, const gemm_unit *a,
                   int64_t row_stride, const void *panels, const gemm_out *o)
 {
     int64_t rows = at.m1 - at.m0, wide;
@@ -440,7 +440,7 @@ static int64_t panels_each(int64_t num_panels, int threads)
 }
 
 /* Rows in blocks that stay in L2, too. */
-static void block_rows(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
+static void block_rows(part at, cr_dtype dtype, int64_t n, int64_t units, const gemm_unit *a,
                        int64_t row_stride, const void *panels, const gemm_out *o)
 {
     for (int64_t m = at.m0; m < at.m1; m += MC)
@@ -449,7 +449,7 @@ static void block_rows(part at, cr_dtype dtype, int64_t n, int64_t units, const 
 }
 
 void CR_V(gemm)(cr_device *dev, cr_dtype dtype, int64_t m, int64_t n, int64_t units,
-                const uint32_t *a, int64_t row_stride, const void *panels, const gemm_out *out)
+                const gemm_unit *a, int64_t row_stride, const void *panels, const gemm_out *out)
 {
     int64_t num_panels = (n + CRI_PANEL - 1) / CRI_PANEL;
     /* what it takes to start threads: about as long as 2e6 multiply-adds, or as reading 128 KB of B */
@@ -487,7 +487,7 @@ static cut cut_of(const cr_device *dev, cr_dtype dtype, int64_t n, int64_t k)
 
 #if defined(__AMX_BF16__)
     if (dtype == CR_BF16) {
-        c.cols = L2_BYTES / 4 / units / CRI_PANEL * CRI_PANEL;
+        c.cols = L2_BYTES / (int64_t)sizeof(gemm_unit) / units / CRI_PANEL * CRI_PANEL;
         if (c.cols < 2 * CRI_PANEL || c.cols > NC) c.cols = NC;
         return c;
     }
@@ -511,15 +511,15 @@ static int threads_for(const cr_device *dev, int64_t num)
 
 /* A as units, where it lies if possible; otherwise in the scratch. Cut rows are copied: they lie so far apart that they
  * would meet in a few sets of the cache. */
-static const uint32_t *units_of(cr_device *dev, cr_dtype dtype, const void *x, int64_t ld,
-                                int64_t m, int64_t k, int64_t *row_stride)
+static const gemm_unit *units_of(cr_device *dev, cr_dtype dtype, const void *x, int64_t ld,
+                                 int64_t m, int64_t k, int64_t *row_stride)
 {
     int64_t units = gemm_units(dtype, k);
-    uint32_t *packed;
+    gemm_unit *packed;
 
     *row_stride = units;
     if (ld == k && gemm_in_place(dtype, k)) return x;
-    packed = cri_scratch(dev, CRI_SLOT_ROWS, (size_t)(m * units) * 4);
+    packed = cri_scratch(dev, CRI_SLOT_ROWS, (size_t)(m * units) * sizeof(gemm_unit));
     CRI_FOR(threads_for(dev, m * k), i, (m + MC - 1) / MC,
             CR_V(pack_a)(dtype, (const char *)x + i * MC * ld * (int64_t)cr_dtype_bytes(dtype), ld,
                          m - i * MC < MC ? m - i * MC : MC, k, packed + i * MC * units));
@@ -579,7 +579,7 @@ static void multiply_columns(cr_device *dev, const cr_weight *w, bool is_transpo
     int64_t wide = (cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL, stride,
             num_sums = depth < k ? m * wide : 0;
     float *sums = cri_scratch(dev, CRI_SLOT_PANELS,
-                              (size_t)num_sums * 4 +
+                              (size_t)num_sums * sizeof(float) +
                                   gemm_panels_bytes(w->dtype, cols, gemm_units(w->dtype, depth)));
     void *panels = sums + num_sums;
 
@@ -587,7 +587,7 @@ static void multiply_columns(cr_device *dev, const cr_weight *w, bool is_transpo
     for (int64_t k0 = 0; k0 < k; k0 += depth) {
         int64_t num = k - k0 < depth ? k - k0 : depth;
         const void *at = (const char *)a + (size_t)k0 * cr_dtype_bytes(w->dtype);
-        const uint32_t *units = units_of(dev, w->dtype, at, k, m, num, &stride);
+        const gemm_unit *units = units_of(dev, w->dtype, at, k, m, num, &stride);
         out.before = k0 > 0 ? sums : NULL;
         out.after = k - k0 > num ? sums : NULL;
         pack_part(dev, w, is_transposed, n0, cols, k0, num, panels);
@@ -628,12 +628,13 @@ static bool multiply_few(cr_device *dev, const cr_weight *w, const void *a, int6
 {
     enum { MAX_ROWS = 320, STEP = 256 };
     int64_t n = w->num_rows, k = w->num_cols, units = gemm_units(w->dtype, k);
-    uint32_t *x;
+    gemm_unit *x;
 
     if (w->dtype != CR_BF16 || out->more || m > MAX_ROWS || !gemm_in_place(w->dtype, k))
         return false;
     x = cri_scratch(dev, CRI_SLOT_PANELS,
-                    (size_t)((m + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+                    (size_t)((m + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) *
+                        sizeof(gemm_unit));
     CR_V(pack_rows)(w->dtype, a, k, m, k, x);
     CRI_FOR(n * units > 32768 ? dev->num_threads : 1, i, (n + STEP - 1) / STEP,
             amx_transposed(i * STEP, n < (i + 1) * STEP ? n : (i + 1) * STEP, m, units,
@@ -648,7 +649,7 @@ void CR_V(multiply)(cr_device *dev, const cr_weight *w, bool is_transposed, cons
     int64_t n = w->num_rows, k = w->num_cols, stride;
 
     if (is_transposed && w->packed) {
-        const uint32_t *x = units_of(dev, w->dtype, a, k, m, k, &stride);
+        const gemm_unit *x = units_of(dev, w->dtype, a, k, m, k, &stride);
         CR_V(gemm)
         (dev, w->dtype, m, n, gemm_units(w->dtype, k), x, stride, cr_mem_to_host(w->packed), out);
         return;
@@ -678,7 +679,7 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
 
 /* A^T of [k, m] in groups. A part is whole groups, also those of AMX, which have 16 rows. */
 static void pack_band(const cr_device *dev, cr_dtype dtype, const char *a, int64_t lda, int64_t k,
-                      int64_t m, uint32_t *groups)
+                      int64_t m, gemm_unit *groups)
 {
     enum { PART = 4 * CRI_ROWS };
     int64_t units = gemm_units(dtype, k), bytes = (int64_t)cr_dtype_bytes(dtype);
@@ -695,8 +696,8 @@ static void product_of_panels(cr_device *dev, cr_dtype dtype, const gemm_tn *of,
 {
     enum { BAND = 16 * CRI_ROWS };
     int64_t units = gemm_units(dtype, rows), bytes = (int64_t)cr_dtype_bytes(dtype);
-    uint32_t *groups =
-        cri_scratch(dev, CRI_SLOT_ROWS, (size_t)gemm_groups_units(dtype, BAND, units) * 4);
+    gemm_unit *groups = cri_scratch(
+        dev, CRI_SLOT_ROWS, (size_t)gemm_groups_units(dtype, BAND, units) * sizeof(gemm_unit));
 
     for (int64_t n0 = 0; n0 < of->n; n0 += BAND) {
         int64_t band = of->n - n0 < BAND ? of->n - n0 : BAND;

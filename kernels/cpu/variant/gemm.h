@@ -19,6 +19,8 @@
 #include "kernels/cpu/variant/simd_io.h"
 
 /* CRI_ROWS: rows of the largest register tile, whose sums are 24 of 32 registers or 12 of 16. */
+typedef float_bits gemm_unit;
+
 enum { CRI_PANEL = 2 * V_LANES, CRI_ROWS = V_REGISTERS * 3 / 8, CRI_GROUPS = 0 };
 /* Units of a tile along k. */
 #if defined(__AMX_BF16__)
@@ -50,7 +52,7 @@ CR_INLINE bool gemm_is_narrow(cr_dtype dtype)
 
 CR_INLINE int64_t gemm_panel_bytes(cr_dtype dtype, int64_t units)
 {
-    return units * CRI_PANEL * (gemm_is_narrow(dtype) ? 2 : 4);
+    return units * CRI_PANEL * (gemm_is_narrow(dtype) ? 2 : (int64_t)sizeof(gemm_unit));
 }
 
 /* Of the panels of n columns. */
@@ -94,7 +96,7 @@ CR_INLINE int64_t gemm_groups_units(cr_dtype dtype, int64_t m, int64_t units)
 
 /* A product of the same dtype whose sums go on where those of the first end: rows of A as they lie, and all panels of C. */
 typedef struct gemm_more {
-    const uint32_t *a;
+    const gemm_unit *a;
     int64_t row_stride, num_units;
     const void *panels;
 } gemm_more;
@@ -117,7 +119,7 @@ typedef struct gemm_out {
 
 /* panels: ceil(n / CRI_PANEL) panels of numbers of the dtype. */
 void CR_V(gemm)(cr_device *dev, cr_dtype dtype, int64_t m, int64_t n, int64_t num_units,
-                const uint32_t *a, int64_t row_stride, const void *panels, const gemm_out *out);
+                const gemm_unit *a, int64_t row_stride, const void *panels, const gemm_out *out);
 
 /* Pack num_cols columns of W as B: from rows of W ([n, k] row-major, k contiguous: B = W^T). */
 void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int64_t k,
@@ -126,9 +128,10 @@ void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int6
 void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int64_t n,
                      void *panels);
 /* A as units [m][units], when it cannot be read where it lies. */
-void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, uint32_t *out);
+void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, gemm_unit *out);
 /* A^T of a matrix [k, m] (m contiguous) as groups of rows. */
-void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out);
+void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m,
+                   gemm_unit *out);
 /* C[m, n] = A[m, k] B and what out says. B = W^T (is_transposed: from its packed form, if there is one) or W. */
 void CR_V(multiply)(cr_device *dev, const cr_weight *w, bool is_transposed, const void *a,
                     int64_t m, const gemm_out *out);

@@ -8,6 +8,7 @@
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/gemm.h"
 #include "kernels/cpu/variant/head_more.h"
+#include "kernels/cpu/variant/simd_exp.h"
 #include "kernels/cpu/variant/simd_rows.h"
 
 enum { TILE = CRI_TILE, ROWS = 96 };
@@ -86,13 +87,13 @@ static const void *tile_panels(cr_device *dev, const cr_weight *w, int64_t v0, i
 }
 
 /* Rows as units, where they lie if possible. */
-static const uint32_t *row_units(cr_device *dev, enum cri_cpu_slot slot, cr_dtype dtype,
-                                 const void *x, int64_t num_rows, int64_t k)
+static const gemm_unit *row_units(cr_device *dev, enum cri_cpu_slot slot, cr_dtype dtype,
+                                  const void *x, int64_t num_rows, int64_t k)
 {
-    uint32_t *a;
+    gemm_unit *a;
 
     if (gemm_in_place(dtype, k)) return x;
-    a = cri_scratch(dev, slot, (size_t)(num_rows * gemm_units(dtype, k)) * 4);
+    a = cri_scratch(dev, slot, (size_t)(num_rows * gemm_units(dtype, k)) * sizeof(gemm_unit));
     CR_V(pack_a)(dtype, x, k, num_rows, k, a);
     return a;
 }
@@ -150,7 +151,7 @@ static head_rows start_rows(cr_device *dev, const cr_head_args *a)
 
 /* The logit of each row's label before all others, for its rank: the product with the panel that the label is in. */
 static void find_labels(cr_device *dev, const cr_head_args *a, const row_tokens *tokens,
-                        const uint32_t *x, float *z_label)
+                        const gemm_unit *x, float *z_label)
 {
     const cr_weight *w = a->w;
     int64_t units = gemm_units(w->dtype, w->num_cols);
@@ -196,10 +197,10 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
     int64_t units = gemm_units(w->dtype, w->num_cols), num = a->num_rows;
-    const uint32_t *x = row_units(dev, CRI_SLOT_ROWS, w->dtype, a->x, num, w->num_cols);
+    const gemm_unit *x = row_units(dev, CRI_SLOT_ROWS, w->dtype, a->x, num, w->num_cols);
     head_rows h = start_rows(dev, a);
     row_tokens tokens;
-    float *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * 4);
+    float *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * sizeof(float));
     float *log_prob = cr_mem_to_host(a->log_prob), *entropy = cr_mem_to_host(a->entropy),
           *lse = cr_mem_to_host(a->lse), *mean_z = cr_mem_to_host(a->mean_z);
 
@@ -343,9 +344,9 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_toke
     const cr_weight *w = a->fwd.w;
     int64_t k = w->num_cols, units = gemm_units(w->dtype, k),
             dz_units = gemm_units(w->dtype, t->cols);
-    float *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * 4);
+    float *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * sizeof(float));
     const char *x = (const char *)a->fwd.x + (size_t)(r0 * k) * cr_dtype_bytes(w->dtype);
-    const uint32_t *xu = row_units(dev, CRI_SLOT_HEAD_X, w->dtype, x, rows, k), *dzu;
+    const gemm_unit *xu = row_units(dev, CRI_SLOT_HEAD_X, w->dtype, x, rows, k), *dzu;
     gemm_out to_z = {.c = z, .ldc = TILE};
     gemm_out to_dx = {.c = dx, .ldc = k, .add = dx, .ldadd = k};
 
@@ -373,11 +374,11 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
     int64_t k = w->num_cols, num = a->fwd.num_rows, max = num < BLOCK ? num : BLOCK;
     size_t bytes = cr_dtype_bytes(w->dtype);
     row_tokens tokens;
-    float *dx = cri_scratch(dev, CRI_SLOT_HEAD, (size_t)(num * k) * 4);
+    float *dx = cri_scratch(dev, CRI_SLOT_HEAD, (size_t)(num * k) * sizeof(float));
     char *dz = cri_scratch(dev, CRI_SLOT_DZ, (size_t)(max * TILE) * bytes);
 
     find_tokens(&a->fwd, &tokens);
-    memset(dx, 0, (size_t)(num * k) * 4);
+    memset(dx, 0, (size_t)(num * k) * sizeof(float));
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
         head_tile t = pack_tile(dev, w, v0);
         for (int64_t b = 0; b < num; b += BLOCK) {

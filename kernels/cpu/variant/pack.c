@@ -5,7 +5,7 @@
 
 /* A panel that is being written; its numbers: units, or of 16 bits (gemm_is_narrow). */
 typedef union panel_out {
-    uint32_t *units;
+    gemm_unit *units;
     uint16_t *narrow;
 } panel_out;
 
@@ -36,7 +36,7 @@ CR_INLINE vu columns_of(const uint16_t *low, const uint16_t *high)
 CR_INLINE void put_unit(cr_dtype dtype, const void *row, int64_t i, int64_t k, int64_t j,
                         panel_out panel)
 {
-    uint32_t u = 0;
+    gemm_unit u = 0;
 
     if (gemm_is_narrow(dtype)) {
         int64_t at = dtype == CR_BF16 ? j % V_LANES * 2 + j / V_LANES : j;
@@ -44,7 +44,7 @@ CR_INLINE void put_unit(cr_dtype dtype, const void *row, int64_t i, int64_t k, i
         return;
     }
     if (row && (dtype == CR_F32 || 2 * i + 1 < k))
-        memcpy(&u, (const char *)row + 4 * i, 4);
+        memcpy(&u, (const char *)row + (int64_t)sizeof u * i, sizeof u);
     else if (row)
         u = 2 * i < k ? ((const uint16_t *)row)[2 * i] : 0;
     panel.units[i * CRI_PANEL + j] = u;
@@ -56,7 +56,7 @@ CR_INLINE int64_t pack_squares(cr_dtype dtype, const char *w, int64_t row_bytes,
 {
     bool is_narrow = gemm_is_narrow(dtype);
     int64_t units = (gemm_has_pairs(dtype) ? k / 2 : k) / V_LANES * V_LANES,
-            unit_bytes = is_narrow ? 2 : 4;
+            unit_bytes = is_narrow ? 2 : (int64_t)sizeof(gemm_unit);
 
     for (int64_t i = 0; i < units; i += V_LANES)
         for (int64_t j = 0; j < (is_narrow ? V_LANES : CRI_PANEL); j += V_LANES) {
@@ -108,18 +108,18 @@ void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int6
 
 /* Pair i of cols columns of a matrix [k, n] side by side: cols is most often a constant. */
 CR_INLINE void pack_pairs(const uint16_t *w, int64_t ldw, int64_t k, int64_t i, int64_t cols,
-                          uint32_t *out)
+                          gemm_unit *out)
 {
     const uint16_t *low = w + 2 * i * ldw;
 
     if (2 * i + 1 < k)
         for (int64_t j = 0; j < cols; j++)
-            out[j] = low[j] | (uint32_t)low[ldw + j] << 16;
+            out[j] = low[j] | (gemm_unit)low[ldw + j] << 16;
     else if (2 * i < k)
         for (int64_t j = 0; j < cols; j++)
             out[j] = low[j];
     else
-        memset(out, 0, (size_t)cols * 4);
+        memset(out, 0, (size_t)cols * sizeof *out);
 }
 
 /* Unit i of CRI_PANEL columns of a matrix [k, n]: row i of a panel. */
@@ -127,7 +127,7 @@ CR_INLINE void pack_units(cr_dtype dtype, const void *w, int64_t ldw, int64_t k,
                           void *out)
 {
     if (dtype == CR_F32) {
-        memcpy(out, (const float *)w + i * ldw, CRI_PANEL * 4);
+        memcpy(out, (const float *)w + i * ldw, CRI_PANEL * sizeof(float));
     } else if (gemm_has_pairs(dtype)) {
         pack_pairs(w, ldw, k, i, CRI_PANEL, out);
     } else {
@@ -141,7 +141,7 @@ static __attribute__((noinline)) void pack_edge(cr_dtype dtype, const char *w, i
                                                 int64_t k, int64_t i, int64_t cols, void *out)
 {
     int64_t num = gemm_has_pairs(dtype) ? 2 : 1, bytes = (int64_t)cr_dtype_bytes(dtype);
-    char some[2 * CRI_PANEL * 4] = {0};
+    char some[2 * CRI_PANEL * sizeof(gemm_unit)] = {0};
 
     for (int64_t r = 0; r < num && i * num + r < k; r++)
         memcpy(some + r * CRI_PANEL * bytes, w + (i * num + r) * ldw * bytes,
@@ -203,7 +203,7 @@ CR_INLINE void widen_row(cr_dtype dtype, const void *row, int64_t num, float *ou
         out[i] = e_get(dtype, row, i);
 }
 
-void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, uint32_t *out)
+void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, gemm_unit *out)
 {
     int64_t units = gemm_units(dtype, k);
 
@@ -212,7 +212,7 @@ void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t
         if (!gemm_has_pairs(dtype)) {
             CR_BY_DTYPE(dtype, widen_row, row, k, (float *)out);
         } else {
-            memcpy(out, row, (size_t)(k / 2) * 4);
+            memcpy(out, row, (size_t)(k / 2) * sizeof *out);
             if (k % 2) out[k / 2] = ((const uint16_t *)(const void *)row)[k - 1];
             for (int64_t i = (k + 1) / 2; i < units; i++)
                 out[i] = 0;
@@ -242,12 +242,12 @@ CR_INLINE vh load_group(const uint16_t *p)
 /* Unit i of a whole group. With vectors of V_LANES > CRI_ROWS, more units than it has are written: into the next unit,
  * which comes later, or after the last one (masked loads and stores take three times as long). */
 CR_INLINE void pack_group(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t i,
-                          uint32_t *out)
+                          gemm_unit *out)
 {
     const uint16_t *low = (const uint16_t *)a + (gemm_has_pairs(dtype) ? 2 * i : i) * lda;
 
     if (dtype == CR_F32) {
-        memcpy(out, (const float *)a + i * lda, CRI_ROWS * 4);
+        memcpy(out, (const float *)a + i * lda, CRI_ROWS * sizeof(float));
         return;
     }
 #if defined(__AVX2__)
@@ -269,7 +269,7 @@ CR_INLINE void pack_group(cr_dtype dtype, const void *a, int64_t lda, int64_t k,
 
 /* The last group, of cols < CRI_ROWS. */
 CR_INLINE void pack_some(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t i,
-                         int64_t cols, uint32_t *out)
+                         int64_t cols, gemm_unit *out)
 {
     if (gemm_has_pairs(dtype))
         pack_pairs(a, lda, k, i, cols, out);
@@ -279,7 +279,7 @@ CR_INLINE void pack_some(cr_dtype dtype, const void *a, int64_t lda, int64_t k, 
 }
 
 CR_INLINE void pack_groups(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m,
-                           uint32_t *out)
+                           gemm_unit *out)
 {
     int64_t units = gemm_units(dtype, k), bytes = (int64_t)cr_dtype_bytes(dtype),
             stride = gemm_group_units(units);
@@ -288,7 +288,7 @@ CR_INLINE void pack_groups(cr_dtype dtype, const void *a, int64_t lda, int64_t k
         if (i + AHEAD < units) prefetch_unit(dtype, a, lda, i + AHEAD, m);
         for (int64_t g = 0; g < m; g += CRI_ROWS) {
             const char *at = (const char *)a + g * bytes;
-            uint32_t *to = out + g / CRI_ROWS * stride;
+            gemm_unit *to = out + g / CRI_ROWS * stride;
             if (m - g >= CRI_ROWS)
                 pack_group(dtype, at, lda, k, i, to);
             else
@@ -299,7 +299,8 @@ CR_INLINE void pack_groups(cr_dtype dtype, const void *a, int64_t lda, int64_t k
 
 #if defined(__AMX_BF16__)
 /* Units k0 .. k0 + 15 of rows m0 .. m0 + 15 of A^T: one tile, with zeros beyond k. */
-CR_INLINE void pack_tile(const uint16_t *a, int64_t lda, int64_t k, int64_t num_rows, uint32_t *out)
+CR_INLINE void pack_tile(const uint16_t *a, int64_t lda, int64_t k, int64_t num_rows,
+                         gemm_unit *out)
 {
     vf x[16];
 
@@ -317,19 +318,19 @@ CR_INLINE void pack_tile(const uint16_t *a, int64_t lda, int64_t k, int64_t num_
 }
 
 static __attribute__((noinline)) void pack_tile_edge(const uint16_t *a, int64_t lda, int64_t k,
-                                                     int64_t num_rows, uint32_t *out)
+                                                     int64_t num_rows, gemm_unit *out)
 {
     pack_tile(a, lda, k, num_rows, out);
 }
 
-static void pack_tiles(const uint16_t *a, int64_t lda, int64_t k, int64_t m, uint32_t *out)
+static void pack_tiles(const uint16_t *a, int64_t lda, int64_t k, int64_t m, gemm_unit *out)
 {
     int64_t units = gemm_units(CR_BF16, k);
 
     for (int64_t i = 0; i < units; i += CRI_TILE_UNITS)
         for (int64_t g = 0; g < m; g += 16) {
             const uint16_t *at = a + 2 * i * lda + g;
-            uint32_t *to = out + g * units + i * 16;
+            gemm_unit *to = out + g * units + i * 16;
             if (m - g >= 16 && k - 2 * i >= 2 * CRI_TILE_UNITS)
                 pack_tile(at, lda, 2 * CRI_TILE_UNITS, 16, to);
             else
@@ -338,7 +339,7 @@ static void pack_tiles(const uint16_t *a, int64_t lda, int64_t k, int64_t m, uin
 }
 #endif
 
-void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out)
+void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, gemm_unit *out)
 {
 #if defined(__AMX_BF16__)
     if (dtype == CR_BF16) {

@@ -2,6 +2,7 @@
  * embedding's gradient, AdamW. Memory-bound: each reads its inputs once and writes its outputs once.
  */
 #include "kernels/cpu/variant/entries.h"
+#include "kernels/cpu/variant/simd_exp.h"
 #include "kernels/cpu/variant/simd_rows.h"
 
 #include <math.h>
@@ -240,17 +241,18 @@ static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
     for (int64_t i = 0; i < a->num_tokens; i++)
         if (positions[i] > max) max = positions[i];
     if (t->half != half || t->scaling != a->scaling ||
-        memcmp(t->angles, inv_freq, (size_t)half * 4) != 0) {
+        memcmp(t->angles, inv_freq, (size_t)half * sizeof(float)) != 0) {
         cr_free(t->cos);
         cr_free(t->sin);
         cr_free(t->angles);
         *t = (cri_rope_table){.half = half, .scaling = a->scaling};
         t->angles = CR_NEW_ARRAY(float, half);
-        memcpy(t->angles, inv_freq, (size_t)half * 4);
+        memcpy(t->angles, inv_freq, (size_t)half * sizeof(float));
     }
     if (max < t->num_positions) return;
     int64_t want = (max + 1024) / 1024 * 1024;
-    size_t old_bytes = (size_t)(t->num_positions * half) * 4, bytes = (size_t)(want * half) * 4;
+    size_t old_bytes = (size_t)(t->num_positions * half) * sizeof(float),
+           bytes = (size_t)(want * half) * sizeof(float);
     t->cos = cr_realloc(t->cos, old_bytes, bytes);
     t->sin = cr_realloc(t->sin, old_bytes, bytes);
     for (int64_t p = t->num_positions; p < want; p++)
@@ -268,13 +270,13 @@ static void rope_rows_table(cr_device *dev, const cr_rope_args *a, int64_t half)
     cri_rope_table *t = &cri_cpu_of(dev)->by_row;
     const float *angles = cr_mem_to_host(a->angles);
     int64_t num = a->num_tokens * half, old = t->num_positions * t->half;
-    size_t bytes = (size_t)num * 4;
+    size_t bytes = (size_t)num * sizeof(float);
 
     if (num == old && t->half == half && t->scaling == a->scaling &&
         memcmp(t->angles, angles, bytes) == 0)
         return;
     if (num > t->capacity) {
-        size_t old_bytes = (size_t)t->capacity * 4;
+        size_t old_bytes = (size_t)t->capacity * sizeof(float);
         t->cos = cr_realloc(t->cos, old_bytes, bytes);
         t->sin = cr_realloc(t->sin, old_bytes, bytes);
         t->angles = cr_realloc(t->angles, old_bytes, bytes);

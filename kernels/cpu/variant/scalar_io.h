@@ -7,13 +7,13 @@
 CR_INLINE float bf16_get(uint16_t b)
 {
     uint32_t u = (uint32_t)b << 16;
-    float x;
+    cr_float32 x;
     memcpy(&x, &u, 4);
     return x;
 }
 
 /* Round to nearest even; NaN stays a NaN. */
-CR_INLINE uint16_t bf16_of(float x)
+CR_INLINE uint16_t bf16_of(cr_float32 x)
 {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -31,7 +31,7 @@ CR_INLINE float f16_get(uint16_t h)
     return x;
 #else
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7FFF) << 13, u;
-    float x;
+    cr_float32 x;
     if (rest >= 0x7C00u << 13) {
         u = sign | 0x7F800000u | (rest & 0x7FFFFF) | (rest & 0x7FFFFF ? 0x400000u : 0);
     } else { /* 2^112 brings the exponent's bias from 15 to 127, of denormals, too */
@@ -46,7 +46,7 @@ CR_INLINE float f16_get(uint16_t h)
 }
 
 /* Round to nearest even, past 65519 to infinity; NaN stays a NaN. */
-CR_INLINE uint16_t f16_of(float x)
+CR_INLINE uint16_t f16_of(cr_float32 x)
 {
 #if defined(__F16C__)
     return (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
@@ -65,7 +65,7 @@ CR_INLINE uint16_t f16_of(float x)
     } else if (u >= 0x477FF000u) {
         h = 0x7C00;
     } else if (u < 0x38800000u) { /* denormal: the sum rounds at its last bit */
-        float f;
+        cr_float32 f;
         memcpy(&f, &u, 4);
         f += 0.5f;
         memcpy(&h, &f, 4);

@@ -52,9 +52,16 @@
 #define V_REGISTERS 16
 #endif
 
-typedef float vf __attribute__((vector_size(4 * V_LANES)));
-typedef int32_t vi __attribute__((vector_size(4 * V_LANES)));
-typedef uint32_t vu __attribute__((vector_size(4 * V_LANES)));
+#if defined(CR_FLOAT64)
+typedef int64_t float_int;
+typedef uint64_t float_bits;
+#else
+typedef int32_t float_int; /* as wide as a float */
+typedef uint32_t float_bits;
+#endif
+typedef float vf __attribute__((vector_size(sizeof(float) * V_LANES)));
+typedef float_int vi __attribute__((vector_size(sizeof(float) * V_LANES)));
+typedef float_bits vu __attribute__((vector_size(sizeof(float) * V_LANES)));
 typedef uint16_t vh __attribute__((vector_size(2 * V_LANES)));
 
 CR_INLINE vf v_load(const float *p)
@@ -167,34 +174,5 @@ CR_INLINE vi v_lanes(void)
 #define V_ALL(x)                  v_set(x)
 #define V_CONSTANTS(x, name, ...) const vf name[] = {__VA_ARGS__}
 #endif
-
-/* exp, relative error below 2e-7 in [-87, 88]; 0 below -87.3; NaN stays. (Cephes' polynomial.) */
-CR_INLINE vf v_exp(vf x)
-{
-    V_CONSTANTS(x, c, V_ALL(-87.33654f), V_ALL(88.3762626f), V_ALL(1.44269504088896341f),
-                V_ALL(12582912.0f), V_ALL(-0.693359375f), V_ALL(2.12194440e-4f),
-                V_ALL(1.9875691500e-4f), V_ALL(1.3981999507e-3f), V_ALL(8.3334519073e-3f),
-                V_ALL(4.1665795894e-2f), V_ALL(1.6666665459e-1f), V_ALL(5.0000001201e-1f),
-                V_ALL(1.0f));
-    const vf min = c[0], max = c[1];
-    vi is_low = x < min;
-    vf n, r, y;
-    x = v_max(min, x);
-    x = v_select(x > max, max, x);
-    n = v_fma(x, c[2], c[3]) - c[3];
-    r = v_fma(n, c[4], x);
-    r = v_fma(n, c[5], r);
-    y = c[6];
-    y = v_fma(y, r, c[7]);
-    y = v_fma(y, r, c[8]);
-    y = v_fma(y, r, c[9]);
-    y = v_fma(y, r, c[10]);
-    y = v_fma(y, r, c[11]);
-    y = v_fma(y, r * r, r) + c[12];
-    vi exponent =
-        (__builtin_convertvector(n, vi) << 23) + (vi)c[12]; /* 127 << 23 are the bits of 1 */
-    y = y * (vf)exponent;
-    return v_select(is_low, v_set(0.0f), y);
-}
 
 #endif

@@ -9,9 +9,16 @@
 
 CR_INLINE vf v_load_bf16(const uint16_t *p)
 {
+#if defined(CR_FLOAT64)
+    vf v;
+    for (int i = 0; i < V_LANES; i++)
+        v[i] = bf16_get(p[i]);
+    return v;
+#else
     vh h;
     memcpy(&h, p, sizeof h);
     return (vf)(v_widened(h) << 16);
+#endif
 }
 
 CR_INLINE void v_store_bf16(uint16_t *p, vf v)
@@ -21,6 +28,9 @@ CR_INLINE void v_store_bf16(uint16_t *p, vf v)
     memcpy(p, &b, sizeof b);
 #elif defined(V_NEON_BF16)
     vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32((float32x4_t)v));
+#elif defined(CR_FLOAT64)
+    for (int i = 0; i < V_LANES; i++)
+        p[i] = bf16_of((cr_float32)v[i]);
 #else
     vu u = (vu)v, rounded = (u + 0x7FFFu + (u >> 16 & 1)) >> 16;
     vu is_nan = (vu)(v != v);

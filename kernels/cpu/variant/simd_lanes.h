@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/variant/simd.h"
 
-typedef float v4 __attribute__((vector_size(16)));
-typedef float v8 __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(4 * sizeof(float))));
+typedef float v8 __attribute__((vector_size(8 * sizeof(float))));
 
 #if V_LANES == 16
 CR_INLINE v8 v_low(vf v)

@@ -1,5 +1,6 @@
 /* vision.c -- LayerNorm, GELU, GeGLU and rows of vision towers (see kernels/vision.h). */
 #include "kernels/cpu/variant/entries.h"
+#include "kernels/cpu/variant/simd_exp.h"
 #include "kernels/cpu/variant/simd_rows.h"
 
 #include <math.h>
@@ -101,6 +102,12 @@ cr_status CR_V(layernorm_grad)(cr_device *dev, const cr_layernorm_grad_args *a, 
  * z < 10 (fitted); beyond, e is 0. */
 CR_INLINE vf normal_below(vf x, vf *e)
 {
+#if defined(CR_FLOAT64)
+    *e = v_exp(x * x * v_set(-0.5));
+    for (int i = 0; i < V_LANES; i++)
+        x[i] = erfc(-x[i] * 0.70710678118654752) / 2;
+    return x;
+#else
     vf z = (vf)((vi)x & 0x7FFFFFFF) * v_set(0.70710678118654752f),
        t = v_set(1.0f) / v_fma(z, v_set(0.4f), v_set(1.0f)), y = v_set(0.041253421f);
 
@@ -115,12 +122,13 @@ CR_INLINE vf normal_below(vf x, vf *e)
     y = v_fma(y, t, v_set(0.225634233f));
     y = y * t * *e * v_set(0.5f);
     return v_select(x < 0, y, v_set(1.0f) - y);
+#endif
 }
 
 /* (1 + tanh u) / 2 for u = sqrt(2 / pi) (x + 0.044715 x^3), which is the logistic function of 2 u. */
 CR_INLINE vf tanh_below(vf x)
 {
-    vf u = x * v_fma(x * x, v_set(0.0713548163f), v_set(1.59576912f));
+    vf u = x * v_fma(x * x, v_set((float)0.071354816272600248), v_set((float)1.5957691216057308));
 
     return v_set(1.0f) / (v_set(1.0f) + v_exp(-u));
 }
@@ -138,10 +146,11 @@ CR_INLINE vf gelu_slope(cr_gelu_kind kind, vf x)
 
     if (kind == CR_GELU_ERF) {
         s = normal_below(x, &e);
-        return v_fma(x * e, v_set(0.398942280f), s);
+        return v_fma(x * e, v_set((float)0.3989422804014327), s);
     }
     s = tanh_below(x);
-    return v_fma(x * s * (v_set(1.0f) - s), v_fma(x * x, v_set(0.214064449f), v_set(1.59576912f)),
+    return v_fma(x * s * (v_set(1.0f) - s),
+                 v_fma(x * x, v_set((float)0.21406444881780073), v_set((float)1.5957691216057308)),
                  s);
 }
 
