@@ -374,6 +374,14 @@ void cr_table_put_later(cr_exchange *x, const char *table, const char *name, con
     cr_free(key);
 }
 
+void cr_table_remove_later(cr_exchange *x, const char *table, const char *name)
+{
+    char *key = cri_key(x, "t:", table);
+
+    cri_add(&x->later, "HDEL", key, name, NULL);
+    cr_free(key);
+}
+
 void cr_table_clear(cr_exchange *x, const char *table)
 {
     char *key = cri_key(x, "t:", table);

@@ -109,6 +109,7 @@ CR_MUST cr_status cr_stream_length(cr_exchange *x, const char *stream, int64_t *
 /* Sent with the next command. */
 void cr_table_put_later(cr_exchange *x, const char *table, const char *name, const void *data,
                         size_t num_bytes);
+void cr_table_remove_later(cr_exchange *x, const char *table, const char *name);
 /* out [num] is replaced; empty where the table has no such name. */
 CR_MUST cr_status cr_table_get(cr_exchange *x, const char *table, const char *const *names,
                                size_t num, cr_buf *out, cr_err *err);

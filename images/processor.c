@@ -5,6 +5,16 @@
 
 enum { MAX_RATIO = 200 };
 
+cr_status cr_image_processor_limit(cr_image_processor *p, int64_t min_pixels, int64_t max_pixels,
+                                   cr_err *err)
+{
+    if (min_pixels) p->min_pixels = min_pixels;
+    if (max_pixels) p->max_pixels = max_pixels;
+    if (p->min_pixels <= p->max_pixels) return CR_OK;
+    return cr_fail(err, CR_ECONFIG, "images have at least %lld pixels and at most %lld",
+                   (long long)p->min_pixels, (long long)p->max_pixels);
+}
+
 cr_status cr_image_target(const cr_image_processor *p, int width, int height, int *to_width,
                           int *to_height, cr_err *err)
 {

@@ -30,6 +30,10 @@ CR_MUST cr_status cr_image_processor_read(const char *folder, cr_image_processor
 CR_MUST cr_status cr_image_processor_parse(const char *text, size_t num_bytes, const char *what,
                                            cr_image_processor *out, cr_err *err);
 
+/* A run's own limits of a resized frame; 0: as the file has it. CR_ECONFIG: min is above max. */
+CR_MUST cr_status cr_image_processor_limit(cr_image_processor *p, int64_t min_pixels,
+                                           int64_t max_pixels, cr_err *err);
+
 /* A frame's sides after resizing. CR_EARG: one side is more than 200 times the other, or, without resizing, not a multiple. */
 CR_MUST cr_status cr_image_target(const cr_image_processor *p, int width, int height, int *to_width,
                                   int *to_height, cr_err *err);

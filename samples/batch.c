@@ -86,10 +86,11 @@ typedef struct writer {
 
 static void *add_array(writer *w, const char *name, cr_record_kind kind, size_t num)
 {
-    void *data = w->at;
+    const size_t bytes = kind == CR_RECORD_UINT64 ? 8 : 4;
+    void *data = w->at += -(uintptr_t)w->at % bytes;
 
     cr_record_add(w->record, name, kind, data, num);
-    w->at += num * (kind == CR_RECORD_UINT64 ? 8 : 4);
+    w->at += num * bytes;
     return data;
 }
 
@@ -126,7 +127,33 @@ static void find_prompts(const cr_sample_batch *b, const size_t *mine, size_t nu
     cr_free(sorted);
 }
 
-/* prompts, lengths, prompt_of, mini, ids; sample_ids before them, which are aligned to 8 bytes. */
+/* num_items, item_digests, item_grids: those of a prompt are written once. */
+static void write_items(writer *w, const cr_sample_batch *b, const size_t *mine, size_t num,
+                        size_t num_items)
+{
+    int32_t *prompt_of = CR_NEW_ARRAY(int32_t, num + 1);
+    uint64_t *digests;
+    int32_t *nums, *grids;
+
+    find_prompts(b, mine, num, prompt_of);
+    for (size_t k = 0; k < num; k++)
+        if ((size_t)prompt_of[k] != k) num_items -= b->samples[mine[k]].items.num;
+    digests = add_array(w, CR_FIELD_ITEM_DIGESTS, CR_RECORD_UINT64, CR_ITEM_DIGEST * num_items);
+    nums = add_array(w, CR_FIELD_NUM_ITEMS, CR_RECORD_INT32, num);
+    grids = add_array(w, CR_FIELD_ITEM_GRIDS, CR_RECORD_INT32, CR_ITEM_GRID * num_items);
+    for (size_t k = 0; k < num; k++) {
+        const cr_item_refs *from = &b->samples[mine[k]].items;
+        nums[k] = (int32_t)from->num;
+        if ((size_t)prompt_of[k] != k || !from->num) continue;
+        memcpy(digests, from->digests, from->num * CR_ITEM_DIGEST * sizeof *digests);
+        memcpy(grids, from->grids, from->num * CR_ITEM_GRID * sizeof *grids);
+        digests += CR_ITEM_DIGEST * from->num;
+        grids += CR_ITEM_GRID * from->num;
+    }
+    cr_free(prompt_of);
+}
+
+/* sample_ids, prompts, lengths, prompt_of, mini, ids. */
 static void write_samples(writer *w, const cr_sample_batch *b, const cr_deal *deal,
                           const size_t *mine, size_t num)
 {
@@ -223,33 +250,46 @@ static void write_teacher(writer *w, const cr_sample_batch *b, const size_t *min
     }
 }
 
-void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int part,
-                           unsigned columns, cr_record *out)
+/* Of the samples of a part together. */
+typedef struct part_size {
+    size_t tokens, ids, kept, items;
+} part_size;
+
+static part_size measure(const cr_sample_batch *b, const size_t *mine, size_t num)
 {
-    size_t num, num_tokens = 0, num_ids = 0, num_kept = 0, num_columns = 0,
-                *mine = take_part(b, deal, part, &num);
-    const bool is_filtered = has_kept(b);
-    writer w = {.record = out};
+    part_size out = {0};
 
     for (size_t k = 0; k < num; k++) {
         const struct cr_batch_sample *s = &b->samples[mine[k]];
-        num_tokens += s->num_response;
-        num_ids += s->num_prompt + s->num_response;
-        num_kept += s->kept ? s->kept->num_ids : 0;
+        out.tokens += s->num_response;
+        out.ids += s->num_prompt + s->num_response;
+        out.kept += s->kept ? s->kept->num_ids : 0;
+        out.items += s->items.num;
     }
+    return out;
+}
+
+void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int part,
+                           unsigned columns, cr_record *out)
+{
+    size_t num, num_columns = 0, *mine = take_part(b, deal, part, &num);
+    const part_size all = measure(b, mine, num);
+    writer w = {.record = out};
+
     for (unsigned left = columns; left; left &= left - 1)
         num_columns++;
-    out->owned = w.at = cr_alloc(8 * num +
-                                 sizeof(float) * (5 * num + num_ids + num_tokens + num_kept +
-                                                  num_columns * (num_tokens + num) +
-                                                  2 * num_tokens * b->teacher.num) +
-                                 8);
+    out->owned = w.at = cr_alloc(
+        8 * (num + CR_ITEM_DIGEST * all.items) +
+        sizeof(float) * (6 * num + CR_ITEM_GRID * all.items + all.ids + all.tokens + all.kept +
+                         num_columns * (all.tokens + num) + 2 * all.tokens * b->teacher.num) +
+        3 * 8); /* two arrays that are aligned to 8 bytes, and nothing at all */
+    if (all.items) write_items(&w, b, mine, num, all.items);
     write_samples(&w, b, deal, mine, num);
     if (b->has_temperatures) write_temperatures(&w, b, mine, num);
-    if (is_filtered) write_kept(&w, b, mine, num, num_tokens, num_kept);
+    if (has_kept(b)) write_kept(&w, b, mine, num, all.tokens, all.kept);
     for (int c = 0; c < CR_NUM_COLUMNS; c++)
-        if (columns >> c & 1) write_column(&w, b, (cr_batch_column)c, mine, num, num_tokens);
-    if (b->teacher.num) write_teacher(&w, b, mine, num, num_tokens);
+        if (columns >> c & 1) write_column(&w, b, (cr_batch_column)c, mine, num, all.tokens);
+    if (b->teacher.num) write_teacher(&w, b, mine, num, all.tokens);
     cr_free(mine);
 }
 

@@ -8,6 +8,7 @@
 
 #include "exchange/record.h"
 #include "rl/batch_columns.h"
+#include "samples/items/items.h"
 #include "samples/sample.h"
 
 typedef struct cr_sample_batch {
@@ -17,6 +18,7 @@ typedef struct cr_sample_batch {
         size_t num_prompt, num_response;
         const cr_kept *kept; /* NULL: no filters */
         float temperature;   /* with has_temperatures: it was sampled with */
+        cr_item_refs items;  /* images of its prompt, the same for the same prompt; borrowed */
     } * samples;             /* [num] */
     size_t num, num_tokens;
     bool has_ids;               /* of samples, for errors of ranks */

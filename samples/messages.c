@@ -18,7 +18,11 @@ static const cr_field prompt[] = {
     FIELD(cr_prompt, "sample_ids", UINT64S, samples,
           .what = "the ids of its samples, at least one"),
     FIELD(cr_prompt, "rewards", INT32S, blocks,
-          .what = "the blocks that score them, by their places in the file, at least one")};
+          .what = "the blocks that score them, by their places in the file, at least one"),
+    FIELD(cr_prompt, CR_FIELD_ITEM_DIGESTS, UINT64S, item_digests, CR_LENGTH_FREE, true,
+          "of its images, in the order of placeholders: SHA-256 of the file, 4 numbers each"),
+    FIELD(cr_prompt, CR_FIELD_ITEM_GRIDS, INT32S, item_grids, CR_LENGTH_FREE, true,
+          "of these their patches along t, h and w")};
 
 static const cr_field row[] = {
     FIELD(cr_prompt_row, "row", TEXT, text, .what = "the data row, JSON"),
@@ -83,7 +87,8 @@ cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err)
     CR_TRY(cr_message_read(&cr_messages[CR_MESSAGE_PROMPT], r, out, err));
     if (out->samples.num == 0) return cr_fail(err, CR_EFORMAT, "no sample is wanted of it");
     if (out->blocks.num == 0) return cr_fail(err, CR_EFORMAT, "no reward is wanted of it");
-    return CR_OK;
+    return cr_item_refs_make(out->item_digests.data, out->item_digests.num, out->item_grids.data,
+                             out->item_grids.num, &out->items, err);
 }
 
 /* ---- verdicts ---- */

@@ -6,6 +6,7 @@
 #define CR_MESSAGES_H
 
 #include "samples/fields.h"
+#include "samples/items/items.h"
 #include "samples/sample.h"
 
 typedef enum cr_message_kind {
@@ -20,7 +21,9 @@ extern const cr_message cr_messages[CR_NUM_MESSAGES];
 
 typedef struct cr_prompt {
     int64_t is_validation;
-    cr_field_array ids, samples, blocks; /* blocks of rewards: indices into config->rewards */
+    cr_field_array ids, samples, blocks;     /* blocks of rewards: indices into config->rewards */
+    cr_field_array item_digests, item_grids; /* of images, in the order of placeholders */
+    cr_item_refs items;                      /* the same, as cr_prompt_read checked them */
 } cr_prompt;
 
 typedef struct cr_prompt_row {

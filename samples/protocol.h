@@ -41,6 +41,7 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 /* Streams, and the groups of their consumers: the role that generates, reward workers, the pipeline. */
 #define CR_STREAM_PROMPTS   "prompts"
 #define CR_TABLE_ROWS       "rows"       /* by the name of the group's first sample */
+#define CR_TABLE_ITEMS      "items"      /* bytes of files, by the text of their SHA-256 */
 #define CR_STREAM_GENERATED "generated:" /* and the block of rewards */
 #define CR_STREAM_SAMPLED   "sampled"
 #define CR_STREAM_SCORED    "scored"
@@ -64,6 +65,9 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_TEMPERATURES "temperatures"
 #define CR_FIELD_NUM_KEPT     "num_kept"
 #define CR_FIELD_KEPT_IDS     "kept_ids"
+#define CR_FIELD_NUM_ITEMS    "num_items"
+#define CR_FIELD_ITEM_DIGESTS "item_digests"
+#define CR_FIELD_ITEM_GRIDS   "item_grids"
 /* log_probs */
 #define CR_FIELD_IS_BASE "is_base" /* of actor_train: with adapters off */
 #define CR_FIELD_TOP     "top"     /* number of likeliest ids of each token that are wanted, too; */

@@ -207,6 +207,40 @@ static cr_status repeat_prompts(const cr_record *r, cr_samples *s, size_t num_id
     return CR_OK;
 }
 
+/* num_items of each sample; those of a prompt are there once. */
+static cr_status read_items(const cr_record *r, cr_samples *s, cr_err *err)
+{
+    const int32_t *nums, *prompt_of = NULL;
+    const void *digests, *grids;
+    size_t num, num_digests, num_grids, at = 0;
+    cr_item_refs all;
+
+    if (!cr_record_has(r, CR_FIELD_NUM_ITEMS)) return CR_OK;
+    CR_TRY(get_ints(r, CR_FIELD_NUM_ITEMS, &nums, &num, err));
+    CR_TRY(cr_record_get(r, CR_FIELD_ITEM_DIGESTS, CR_RECORD_UINT64, &digests, &num_digests, err));
+    CR_TRY(cr_record_get(r, CR_FIELD_ITEM_GRIDS, CR_RECORD_INT32, &grids, &num_grids, err));
+    CR_TRY(cr_item_refs_make(digests, num_digests, grids, num_grids, &all, err));
+    if (num != s->num)
+        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu num_items", s->num, num);
+    if (cr_record_has(r, CR_FIELD_PROMPT_OF)) /* repeat_prompts has checked it */
+        CR_TRY(get_ints(r, CR_FIELD_PROMPT_OF, &prompt_of, &num, err));
+    s->items = CR_NEW_ARRAY(cr_item_refs, num);
+    for (size_t i = 0; i < num; i++) {
+        size_t of = prompt_of ? (size_t)prompt_of[i] : i;
+        if (nums[i] < 0 || (of != i && nums[i] != nums[of]) ||
+            (of == i && (size_t)nums[i] > all.num - at))
+            return cr_fail(err, CR_EFORMAT, "sample %zu has %d images", i, nums[i]);
+        s->items[i] = s->items[of];
+        if (of != i) continue;
+        s->items[i] = (cr_item_refs){all.digests + CR_ITEM_DIGEST * at,
+                                     all.grids + CR_ITEM_GRID * at, (size_t)nums[i]};
+        at += (size_t)nums[i];
+    }
+    if (at != all.num)
+        return cr_fail(err, CR_EFORMAT, "samples of %zu images came with %zu", at, all.num);
+    return CR_OK;
+}
+
 cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
 {
     size_t num_prompts, num_minis, num_ids;
@@ -226,6 +260,7 @@ cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
         return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", num_ids, s->num_ids);
     for (size_t i = 0; i < s->num; i++)
         if (check_ids(s, i, vocab_size, err) != CR_OK) return of_sample(s, i, err);
+    CR_TRY(read_items(r, s, err));
     return read_all_kept(r, vocab_size, s, err);
 }
 
@@ -235,6 +270,7 @@ void cr_samples_free(cr_samples *s)
     cr_free(s->first_token);
     cr_free(s->first_kept);
     cr_free(s->all_ids);
+    cr_free(s->items);
 }
 
 /* ---- train_step ---- */

@@ -10,6 +10,7 @@
 #include "rl/batch_columns.h"
 #include "rl/loss.h"
 #include "rl/pairs.h"
+#include "samples/items/items.h"
 
 /* `cmd:*` of train ranks and references: samples to pass over. */
 typedef struct cr_samples {
@@ -21,6 +22,7 @@ typedef struct cr_samples {
     int32_t *all_ids;                   /* ids, where samples share prompts in the record (owned) */
     const int32_t *num_kept, *kept_ids; /* of response tokens (cr_kept); NULL: they have none */
     size_t *first_kept;                 /* [num_tokens] (owned) */
+    cr_item_refs *items; /* [num] images of their prompts (owned); NULL: none has any */
 } cr_samples;
 
 /* Ids are below vocab_size. Free with cr_samples_free, also after a failure. */

@@ -11,13 +11,28 @@
 enum { VOCAB = 100, MAX_IDS = 1000 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Every number of references is there. */
+static double sum_items(const cr_item_refs *refs)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < refs->num * CR_ITEM_DIGEST; i++)
+        sum += (double)refs->digests[i];
+    for (size_t i = 0; i < refs->num * CR_ITEM_GRID; i++) {
+        CR_CHECK(refs->grids[i] > 0, "a side of %d", refs->grids[i]);
+        sum += refs->grids[i];
+    }
+    return sum;
+}
+
 static void read_prompt(const cr_record *r)
 {
     cr_prompt p;
     cr_err err = {0};
 
     if (cr_prompt_read(r, &p, &err) == CR_OK)
-        CR_CHECK(p.samples.num > 0 && p.blocks.num > 0, "%zu samples", p.samples.num);
+        CR_CHECK(p.samples.num > 0 && p.blocks.num > 0 && sum_items(&p.items) >= 0, "%zu samples",
+                 p.samples.num);
     else
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
 }
@@ -134,6 +149,8 @@ static void read_samples(const cr_record *r)
             tokens += (size_t)s.lengths[i];
         }
         CR_CHECK(tokens == s.num_tokens, "%zu tokens", tokens);
+        for (size_t i = 0; s.items && i < s.num; i++)
+            CR_CHECK(sum_items(&s.items[i]) >= 0, "images of sample %zu", i);
         for (size_t t = 0; s.num_kept && t < tokens; t++)
             for (int32_t k = 0; k < s.num_kept[t]; k++) {
                 const int32_t *id = s.kept_ids + s.first_kept[t] + k;

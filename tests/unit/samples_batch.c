@@ -12,15 +12,17 @@ enum { SAMPLES = 5 };
 
 static const int32_t prompt_a[] = {1, 2, 3}, prompt_b[] = {1, 2, 3, 4}, prompt_c[] = {1, 2, 3};
 static const int32_t responses[] = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
+static const uint64_t digests[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+static const int32_t grids[] = {1, 2, 4, 1, 4, 6, 1, 2, 2};
 
 static void fill(cr_sample_batch *b)
 {
     static const struct cr_batch_sample samples[SAMPLES] = {
-        {21, prompt_a, responses, 3, 2, NULL, 0},
-        {22, prompt_b, responses + 2, 4, 3, NULL, 0},
-        {23, prompt_a, responses + 5, 3, 1, NULL, 0},
-        {24, prompt_c, responses + 6, 3, 0, NULL, 0},
-        {25, prompt_b, responses + 6, 4, 4, NULL, 0}};
+        {21, prompt_a, responses, 3, 2, NULL, 0, {digests, grids, 2}},
+        {22, prompt_b, responses + 2, 4, 3, NULL, 0, {0}},
+        {23, prompt_a, responses + 5, 3, 1, NULL, 0, {digests, grids, 2}},
+        {24, prompt_c, responses + 6, 3, 0, NULL, 0, {digests + 8, grids + 6, 1}},
+        {25, prompt_b, responses + 6, 4, 4, NULL, 0, {0}}};
 
     cr_sample_batch_init(b, SAMPLES);
     memcpy(b->samples, samples, sizeof samples);
@@ -55,6 +57,7 @@ static void check_part(cr_sample_batch *b, const cr_deal *deal, int part, const 
     if (cr_samples_read(&back, 20, &s, &err) != CR_OK) fail_msg("%s", err.msg);
     if (cr_step_columns_read(&back, &s, column, &err) != CR_OK) fail_msg("%s", err.msg);
     assert_int_equal(s.num, num);
+    assert_non_null(s.items);
     assert_null(column[CR_COLUMN_MASK]); /* all 1 */
     assert_null(column[CR_COLUMN_KL]);   /* of the pipeline alone */
     for (size_t k = 0; k < num; k++) {
@@ -66,6 +69,11 @@ static void check_part(cr_sample_batch *b, const cr_deal *deal, int part, const 
         assert_int_equal(s.mini[k], deal->mini ? deal->mini[mine[k]] : 0);
         assert_memory_equal(ids, x->prompt, x->num_prompt * 4);
         assert_memory_equal(ids + x->num_prompt, x->response, x->num_response * 4);
+        assert_int_equal(s.items[k].num, x->items.num);
+        if (x->items.num) {
+            assert_memory_equal(s.items[k].digests, x->items.digests, x->items.num * 32);
+            assert_memory_equal(s.items[k].grids, x->items.grids, x->items.num * 12);
+        }
         check_near(column[CR_COLUMN_SCORES][k], (double)mine[k], 0);
         for (size_t t = 0; t < x->num_response; t++, tokens++) {
             size_t at = b->start[mine[k]] + t;
