@@ -1,5 +1,6 @@
 /* engine.c -- see engine.h and engine_impl.h: life, requests and what comes of them. */
 #include "engine/engine_impl.h"
+#include "engine/images.h"
 #include "kernels/sampling_ranges.h"
 
 #include <math.h>
@@ -35,6 +36,8 @@ static void reserve_steps(cr_engine *e)
     e->row_slot = CR_NEW_ARRAY(int32_t, rows);
     e->row_pos = CR_NEW_ARRAY(int32_t, rows);
     e->pick = CR_NEW_ARRAY(int32_t, rows);
+    e->runs = CR_NEW_ARRAY(cr_vision_run, e->model->config.vision ? rows : 0);
+    if (e->model->config.rope_axis) e->row_axes = cr_alloc((size_t)rows * sizeof *e->row_axes);
     e->draw_rows = CR_NEW_ARRAY(cr_draw_row, rows);
     e->drawn = CR_NEW_ARRAY(cr_drawn, rows);
     e->picked = CR_NEW_ARRAY(cri_seq *, rows);
@@ -202,10 +205,12 @@ void cr_engine_destroy(cr_engine *e)
         cr_pass_state_destroy(e->parts[i].pass_state);
         cr_free(e->parts[i].row_slot);
         cr_free(e->parts[i].table);
+        cr_free(e->parts[i].mrope);
     }
     cr_lanes_destroy(e->lanes);
-    void *mine[] = {e->parts,   e->packed, e->layer_blocks, e->table,  e->ids,       e->row_slot,
-                    e->row_pos, e->pick,   e->drawn,        e->picked, e->free_slot, e->draw_rows};
+    void *mine[] = {e->parts,   e->packed,    e->layer_blocks, e->table,   e->ids,
+                    e->row_pos, e->row_slot,  e->pick,         e->drawn,   e->picked,
+                    e->runs,    e->free_slot, e->draw_rows,    e->row_axes};
     for (size_t i = 0; i < CR_COUNT(mine); i++)
         cr_free(mine[i]);
     cr_free(e);
@@ -394,6 +399,7 @@ static void group_free(cri_group *g)
                            g->prompt};
     for (size_t i = 0; i < CR_COUNT(lists); i++)
         cr_free((void *)(uintptr_t)lists[i]);
+    cri_images_free(g->images);
     cr_free(g);
 }
 
@@ -430,11 +436,24 @@ cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_p
                            const uint64_t *sample_ids, size_t num_samples, const cr_generating *how,
                            void *user, cr_err *err)
 {
+    cr_prompt_images none = {0};
+
+    return cr_engine_submit_images(e, prompt_ids, num_prompt, &none, sample_ids, num_samples, how,
+                                   user, err);
+}
+
+cr_status cr_engine_submit_images(cr_engine *e, const int32_t *prompt_ids, size_t num_prompt,
+                                  cr_prompt_images *images, const uint64_t *sample_ids,
+                                  size_t num_samples, const cr_generating *how, void *user,
+                                  cr_err *err)
+{
     cri_group *g;
 
     CR_TRY(check_request(e, prompt_ids, num_prompt, how, err));
+    CR_TRY(cr_seq_images_check(&e->model->config, prompt_ids, num_prompt, &images->seq, err));
     if (num_samples == 0) return CR_OK;
     g = group_new(e, prompt_ids, num_prompt, how, user);
+    if (images->seq.num) g->images = cri_images_new(e, g->prompt, g->num_prompt, images);
     for (size_t i = 0; i < num_samples; i++) {
         cri_seq *s = CR_NEW(cri_seq);
         s->group = g;

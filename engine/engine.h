@@ -3,7 +3,8 @@
  * Flow 3 of 7. A request is one prompt and n samples. Its prompt is computed once; the samples share
  * its full cache blocks and copy the last one. With keeps_prefixes full blocks stay in the cache after their samples,
  * until their room is needed or weights change, and a request of the same adapter that begins with their tokens does not compute them
- * again. Each step() is one forward over a row per running
+ * again. Images of a prompt go through the vision tower once for all samples; prompts with equal ids and other images have nothing in
+ * common from the first image on. Each step() is one forward over a row per running
  * sample and chunks of waiting prompts; of a model with several adapters one for each that samples have. When blocks run out the youngest sample gives its up and is
  * computed again later.
  *
@@ -18,6 +19,7 @@
 #ifndef CR_ENGINE_H
 #define CR_ENGINE_H
 
+#include "engine/prompt_images.h"
 #include "kernels/attention.h"
 #include "models/models.h"
 #include "text/tokenizer.h"
@@ -120,6 +122,12 @@ int64_t cr_engine_scratch_bytes(const cr_engine *e);
 CR_MUST cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_prompt,
                                    const uint64_t *sample_ids, size_t num_samples,
                                    const cr_generating *how, void *user, cr_err *err);
+/* The same of a prompt with images, which become the engine's if it takes them. CR_EARG: the model takes none, or these do not
+ * fit the prompt's placeholders. */
+CR_MUST cr_status cr_engine_submit_images(cr_engine *e, const int32_t *prompt_ids,
+                                          size_t num_prompt, cr_prompt_images *images,
+                                          const uint64_t *sample_ids, size_t num_samples,
+                                          const cr_generating *how, void *user, cr_err *err);
 /* Does nothing when idle. */
 CR_MUST cr_status cr_engine_step(cr_engine *e, cr_err *err);
 bool cr_engine_is_idle(const cr_engine *e);
@@ -156,6 +164,8 @@ void cr_engine_abort(cr_engine *e);
 typedef struct cr_engine_stats {
     int64_t num_steps, num_tokens, num_prompt_rows, num_preempted, blocks_used, blocks_total;
     int64_t num_reused; /* tokens of prompts that were found in the cache */
+    int64_t
+        num_towers; /* prompts whose images went through the vision tower, again after preemption */
 } cr_engine_stats;
 cr_engine_stats cr_engine_get_stats(const cr_engine *e);
 

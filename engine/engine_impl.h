@@ -2,7 +2,8 @@
  *
  * engine.c       life, weights and cache; requests come in, samples go out; the lists of samples
  * engine_step.c  one step: who is taken in, blocks of the cache, the rows of a forward, tokens
- * graphs.c     steps of one row a sample, whose operations a device captures
+ * graphs.c       steps of one row a sample, whose operations a device captures
+ * images.c       images of prompts: their features, and where the tokens around them stand
  *
  * A sequence waits, then fills (chunks of its prompt and, after preemption, of its output are
  * computed), then runs (one row a step). A request's prompt is filled once: samples that are let in
@@ -42,6 +43,7 @@ typedef struct cri_group {
     int64_t num_prompt;
     cr_generating how; /* its lists are copies */
     cr_ends ends;
+    struct cri_request_images *images; /* images.h; NULL: none */
     void *user;
     size_t num_alive;   /* sequences that refer to it */
     cri_seq *donor;     /* one of them that fills or runs, NULL: none */
@@ -94,11 +96,11 @@ enum { CRI_MAX_CAPTURED = 32, CRI_ROW_STEP = 8 /* fewer rows than that are added
 typedef struct cri_part {
     cr_stack *scratch;
     cr_pass_state *pass_state;
-    int64_t row0, row1, pick0, pick1;
+    int64_t row0, row1, pick0, pick1, run0, run1;
     cri_step_graph *
         graph; /* the step's, all of whose rows are picked; those after row1 belong to no sample. Or NULL */
-    int32_t *row_slot, *table; /* of its rows and their samples alone; grown */
-    size_t capacity_rows, capacity_table;
+    int32_t *row_slot, *table, *mrope; /* of its rows and their samples alone; grown */
+    size_t capacity_rows, capacity_table, capacity_mrope;
 } cri_part;
 
 struct cr_engine {
@@ -122,6 +124,9 @@ struct cr_engine {
     /* one forward */
     int adapter;
     int32_t *ids, *row_slot, *row_pos, *pick; /* [cri_max_rows] */
+    int32_t (*row_axes)[3];                   /* as many: positions; NULL: the model has one axis */
+    cr_vision_run *runs;                      /* as many: rows that take features */
+    int64_t num_runs;
     cri_seq **picked;
     cr_draw_row *draw_rows; /* as many */
     cr_drawn *drawn;

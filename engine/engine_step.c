@@ -1,6 +1,7 @@
 /* engine_step.c -- one step of an engine (see engine_impl.h): samples that are taken in, the blocks
  * they hold, the rows of the forward, and the tokens that come of it. */
 #include "engine/engine_impl.h"
+#include "engine/images.h"
 
 #include <math.h>
 #include <string.h>
@@ -39,6 +40,7 @@ static cri_seq *find_donor(const cr_engine *e, const cri_group *g)
 
 void cri_seq_leave(cr_engine *e, cri_seq *s)
 {
+    if (s->state == CRI_FILLING) cri_images_release(e, s);
     while (s->num_blocks > 0) {
         int32_t block = row_of(e, s)[--s->num_blocks];
         if (--e->ref[block] > 0) continue;
@@ -113,14 +115,17 @@ static void begin_to_fill(cr_engine *e, cri_seq *s)
     cri_group *g = s->group;
     int64_t max = (fill_to(s) - 1) / CR_KV_BLOCK;
     int32_t ids[CR_KV_BLOCK], block;
+    uint64_t chain;
 
     s->state = CRI_FILLING;
     g->donor = s;
     s->chain = cri_prefix_root(g->how.cache_salt, g->how.adapter);
     while (e->prefixes && s->num_blocks < max) {
         ids_of_block(s, s->num_blocks, ids);
-        block = cri_prefix_find(e->prefixes, &s->chain, ids);
+        chain = cri_images_chain(s, s->num_blocks);
+        block = cri_prefix_find(e->prefixes, &chain, ids);
         if (block < 0) break;
+        s->chain = chain;
         if (e->ref[block]++ == 0) {
             cri_prefix_use(e->prefixes, block);
             e->num_free--;
@@ -145,6 +150,7 @@ static void keep_blocks(cr_engine *e)
             s->chain = cri_prefix_root(s->group->how.cache_salt, s->group->how.adapter);
         for (; (s->num_kept_blocks + 1) * CR_KV_BLOCK <= s->num_cached; s->num_kept_blocks++) {
             ids_of_block(s, s->num_kept_blocks, ids);
+            s->chain = cri_images_chain(s, s->num_kept_blocks);
             cri_prefix_keep(e->prefixes, &s->chain, ids, row_of(e, s)[s->num_kept_blocks]);
         }
     }
@@ -235,6 +241,7 @@ static void add_rows(cr_engine *e, cri_seq *s, int64_t to, int64_t max, int64_t 
         e->ids[row] = token_at(s, pos);
         e->row_slot[row] = s->slot;
         e->row_pos[row] = (int32_t)pos;
+        cri_images_row(e, s, pos, row);
         s->num_cached++;
     }
     if (s->num_cached == to && row > *num_rows) {
@@ -249,7 +256,7 @@ static cr_status plan_rows(cr_engine *e, int64_t *num_rows, int64_t *num_picks, 
 {
     int64_t max = e->limits.max_rows + e->limits.max_running, decoding;
 
-    *num_rows = *num_picks = 0;
+    *num_rows = *num_picks = e->num_runs = 0;
     CR_TRY(place_followers(e, err));
     reserve_next(e);
     for (cri_seq *s = e->running.first; s; s = s->next)
@@ -497,6 +504,19 @@ static cr_kv_view view_of(const cr_engine *e, cri_part *own)
                         num_slots,       num_blocks,    e->num_blocks};
 }
 
+/* Positions of a part's rows along the axes of the model; NULL: it has one. */
+static const int32_t *axes_of(const cr_engine *e, cri_part *own)
+{
+    int64_t num = rows_of(own);
+
+    if (!e->row_axes) return NULL;
+    own->mrope = cr_reserve(own->mrope, &own->capacity_mrope, 3 * (size_t)num, sizeof *own->mrope);
+    for (int64_t r = 0; r < num; r++)
+        for (int64_t a = 0; a < 3; a++)
+            own->mrope[a * num + r] = e->row_axes[own->row0 + r][a];
+    return own->mrope;
+}
+
 /* The draws of a step that is recorded. */
 typedef struct step_draws {
     cr_device *dev;
@@ -545,7 +565,10 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
                       .positions = e->row_pos + row0,
                       .cu_seqlens = cu,
                       .num_tokens = num_rows,
-                      .num_seqs = 1};
+                      .num_seqs = 1,
+                      .mrope = axes_of(e, own),
+                      .runs = e->runs + own->run0,
+                      .num_runs = own->run1 - own->run0};
     cr_kv_view kv = view_of(e, own);
     cr_pass pass = {.state = own->pass_state,
                     .dev = dev,
@@ -558,6 +581,8 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
     if (own->graph) return graph_run(e, &pass, own, err);
     for (int64_t i = pick0; i < own->pick1; i++)
         e->pick[i] -= (int32_t)row0;
+    for (int64_t i = own->run0; i < own->run1; i++)
+        e->runs[i].first_token -= row0;
     CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
     return draw(e, dev, e->picked + pick0, num_picks, logits, e->draw_rows + pick0,
                 e->drawn + pick0, err);
@@ -565,8 +590,9 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
 
 static int whole_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
 {
-    e->parts[0].row0 = e->parts[0].pick0 = 0;
+    e->parts[0].row0 = e->parts[0].pick0 = e->parts[0].run0 = 0;
     e->parts[0].row1 = num_rows;
+    e->parts[0].run1 = e->num_runs;
     e->parts[0].pick1 = num_picks;
     return 1;
 }
@@ -577,21 +603,25 @@ static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
 {
     enum { MIN_ROWS = 8, MAX_BYTES = 8 << 20 };
     int num = (int)cri_min(cr_lanes_num(e->lanes), num_rows / MIN_ROWS);
-    int64_t row = 0, pick = 0, max = 0;
+    int64_t row = 0, pick = 0, run = 0, max = 0;
 
     if (e->packed_bytes > MAX_BYTES) num = 1;
     for (int i = 0; i < num; i++) {
         cri_part *p = &e->parts[i];
         p->row0 = row;
         p->pick0 = pick;
+        p->run0 = run;
         row = num_rows * (i + 1) / num;
         if (row < p->row0) row = p->row0;
         while (row > 0 && row < num_rows && e->row_slot[row] == e->row_slot[row - 1])
             row++;
         while (pick < num_picks && e->pick[pick] < row)
             pick++;
+        while (run < e->num_runs && e->runs[run].first_token < row)
+            run++;
         p->row1 = row;
         p->pick1 = pick;
+        p->run1 = run;
         if (row - p->row0 > max) max = row - p->row0;
     }
     if (num > 1 && max * num <= num_rows + num_rows / 2) return num;
@@ -608,6 +638,7 @@ static cr_status run_forward(cr_engine *e, int64_t *rows, cr_err *err)
     CR_TRY(plan_rows(e, &num_rows, &num_picks, err));
     *rows = num_rows;
     if (num_rows == 0) return CR_OK;
+    CR_TRY(cri_images_compute(e, err));
     CR_TRY(cri_graph_of_step(e, num_rows, num_picks, &graph, err));
     e->parts[0].graph = graph;
     CR_TRY(grow_logits(e, graph ? graph->num_rows : num_picks, err));
@@ -618,6 +649,9 @@ static cr_status run_forward(cr_engine *e, int64_t *rows, cr_err *err)
         CR_TRY(cr_lanes_run(e->lanes, num_parts, run_part, e, err));
     e->stats.num_steps++;
     keep_blocks(e);
+    for (cri_seq *s = e->running.first; s; s = s->next)
+        if (s->state == CRI_FILLING && s->group->images && s->num_cached >= s->group->images->end)
+            cri_images_release(e, s);
     return accept_tokens(e, num_picks, err);
 }
 

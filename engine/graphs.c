@@ -5,7 +5,7 @@
  * to 1, 2, 4 or a multiple of 8, blocks to a power of 2), for an adapter, and for what its draws need (processors, filters, ranks ..). Rows that are added belong to no sample: they are a prompt of its own in a
  * block that is free. A row's result does not depend on the others, so neither do samples.
  *
- * Not captured: a step with more rows of a prompt than its last; a model with experts, whose routing the host reads;
+ * Not captured: a step with more rows of a prompt than its last, or with the features of an image; a model with experts, whose routing the host reads;
  * added rows without a free block for them; limits.is_eager. The first step of a shape is not, either, nor those after memory
  * was freed: that is cr_graph_run's. It compares all addresses, so weights that moved are no concern here.
  */
@@ -46,6 +46,8 @@ static bool add_rows(cr_engine *e, int64_t num_rows, int64_t num_all)
         e->ids[r] = 0;
         e->row_slot[r] = (int32_t)slot;
         e->row_pos[r] = (int32_t)(r - num_rows);
+        for (int a = 0; e->row_axes && a < 3; a++)
+            e->row_axes[r][a] = e->row_pos[r];
         e->pick[r] = (int32_t)r;
     }
     return true;
@@ -102,7 +104,7 @@ cr_status cri_graph_of_step(cr_engine *e, int64_t num_rows, int64_t num_picks, c
     *out = NULL;
     if (!cr_device_has_graphs(e->dev) ||
         cr_engine_max_captured(e->model, e->limits.is_eager) == 0 || num_picks < num_rows ||
-        !add_rows(e, num_rows, num_all))
+        e->num_runs > 0 || !add_rows(e, num_rows, num_all))
         return CR_OK;
     CR_TRY(put_draws(e, num_rows, num_all, &draw, err));
     for (int64_t i = 0; i < num_rows; i++)

@@ -55,6 +55,13 @@ uint64_t cri_prefix_root(uint64_t salt, int adapter)
     return cr_hash64(both, sizeof both) | UINT64_C(1) << 63; /* chains of blocks count from 1 */
 }
 
+uint64_t cri_prefix_with(uint64_t chain, uint64_t key)
+{
+    const uint64_t both[2] = {chain, key};
+
+    return cr_hash64(both, sizeof both) | UINT64_C(1) << 63;
+}
+
 static int32_t *bucket_of(const cri_prefixes *p, uint64_t before, const int32_t *ids)
 {
     uint64_t both[2] = {before, cr_hash64(ids, CR_KV_BLOCK * sizeof *ids)};

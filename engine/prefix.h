@@ -18,6 +18,8 @@ void cri_prefixes_destroy(cri_prefixes *p); /* accepts NULL */
 
 /* The chain of the first block: with another adapter the same ids give another block. */
 uint64_t cri_prefix_root(uint64_t salt, int adapter);
+/* The chain before a block whose ids do not say all that it holds: key is of the rest. */
+uint64_t cri_prefix_with(uint64_t chain, uint64_t key);
 /* The block that holds ids [CR_KV_BLOCK] after *chain, which becomes that of what follows; -1: none. */
 int32_t cri_prefix_find(const cri_prefixes *p, uint64_t *chain, const int32_t *ids);
 /* block, in use, holds ids after *chain, which becomes that of what follows: it is kept, unless it is already, or another

@@ -300,22 +300,6 @@ static void list_labels(cri_head *h, const cr_batch *b)
 
 /* ---- forward ---- */
 
-static cr_status find_angles(const cr_model *model, cr_pass *p, cr_err *err)
-{
-    size_t num = (size_t)(p->batch->num_tokens * model->config.head_dim / 2);
-    cr_mem *angles;
-    cr_status status;
-    float *host;
-
-    if (!p->batch->mrope) return CR_OK;
-    host = CR_NEW_ARRAY(float, num);
-    cri_rope_angles(&model->config, p->batch, host);
-    status = cr_stack_push_copy(cri_keep(p), host, num * sizeof *host, &angles, err);
-    cr_free(host);
-    if (status == CR_OK) p->angles = angles;
-    return status;
-}
-
 /* Embedding and layers: *x is the input of the last norm. */
 static cr_status run_layers(const cr_model *model, cr_pass *p, cr_mem **x, cr_err *err)
 {
@@ -324,7 +308,6 @@ static cr_status run_layers(const cr_model *model, cr_pass *p, cr_mem **x, cr_er
     int64_t tokens = p->num_rows, cols = model->config.hidden_size;
     cr_stack *tape = p->tape;
 
-    CR_TRY(find_angles(model, p, err));
     CR_TRY(cri_push(cri_keep(p), p, tokens, cols, x, err));
     CR_TRY(cr_module_forward(root->embed, p, NULL, NULL, *x, err));
     CR_TRY(cri_place_features(model, p, *x, err));
@@ -510,7 +493,8 @@ cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows
     CR_TRY_GOTO(out, start_pass(model, p, err));
     if (p->graph) {
         forward_work work = {model, p, &want};
-        CR_CHECK(!p->hooks && !p->batch->vision, "a pass with hooks or images is captured");
+        CR_CHECK(!p->hooks && !p->batch->vision && !p->batch->num_runs,
+                 "a pass with hooks or images is captured");
         CR_TRY_GOTO(out, cr_graph_run(p->dev, p->graph->graph, key_of(model, p, logits), do_forward,
                                       &work, err));
     } else {

@@ -127,6 +127,18 @@ static void stage_scales(cri_staging *s, const cr_mem **to, float scale, int64_t
     cr_free(scales);
 }
 
+static void stage_angles(cri_staging *s, cr_pass *p, const cr_model_config *c)
+{
+    int64_t num = p->batch->num_tokens * c->head_dim / 2;
+    float *angles;
+
+    if (!p->batch->mrope) return;
+    angles = CR_NEW_ARRAY(float, num);
+    cri_rope_angles(c, p->batch, angles);
+    stage_array(s, &p->angles, angles, num);
+    cr_free(angles);
+}
+
 static void stage_embed_scales(cri_staging *s, cr_pass *p, const cr_model *model)
 {
     const cri_root *root = model->root->impl;
@@ -187,6 +199,7 @@ cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
         stage_floats(s, &x->inv_freq[i], c->ropes[i].inv_freq, c->head_dim / 2);
     stage(s, &x->drop_keys, b->drop_keys, (size_t)b->num_tokens * sizeof *b->drop_keys);
     stage_embed_scales(s, p, model);
+    stage_angles(s, p, c);
     stage_attention(s, p);
     if (h->num_rows) {
         stage_array(s, &x->head_rows, h->rows, h->num_rows);

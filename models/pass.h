@@ -31,8 +31,10 @@ typedef struct cr_batch {
         *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
     const struct cr_vision_input *vision; /* images and videos (vision.h); NULL: none */
     const cr_row_processors
-        *processors;           /* how labels were sampled, by labelled row (attention.h) */
-    const uint64_t *drop_keys; /* [T] of dropout in adapters (dropout.h); NULL: it is off */
+        *processors;                  /* how labels were sampled, by labelled row (attention.h) */
+    const uint64_t *drop_keys;        /* [T] of dropout in adapters (dropout.h); NULL: it is off */
+    const struct cr_vision_run *runs; /* [num_runs] over the cache, features of images (vision.h) */
+    int64_t num_runs;
 } cr_batch;
 
 typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;
@@ -110,7 +112,7 @@ struct cr_pass {
     cr_pass_index index;
     int64_t num_rows; /* that the module at hand runs on: tokens, patches, or rows of one expert */
     const cr_mem
-        *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
+        *angles; /* [T, head_dim / 2] float32 from mrope, of the rotation; NULL: one axis */
     const struct cr_patches *patches;         /* a vision tower's rows; NULL: not in one */
     const struct cr_expert_rows *expert_rows; /* in the backward of experts, else NULL */
     const struct cr_pass_group *group;        /* the experts that run together, else NULL */

@@ -136,8 +136,8 @@ static inline int64_t cri_norm_floats(const cr_module *m, int64_t num_rows)
 CR_MUST cr_status cri_check_images(const cr_model *model, const cr_pass *p, cr_err *err);
 /* Does the tower have a backward in this pass? */
 bool cri_is_tower_back(const cr_model *model, const cr_pass *p);
-/* Is this token's embedding replaced? */
-bool cri_is_placed(const cr_model *model, const cr_batch *b, int64_t token);
+/* Was this token's embedding replaced in the forward? */
+bool cri_is_placed(const cr_pass *p, int64_t token);
 /* Before the embedding; after it; after layer `at`. x: the stream. */
 CR_MUST cr_status cri_run_tower(const cr_model *model, cr_pass *p, cr_err *err);
 CR_MUST cr_status cri_place_features(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *err);

@@ -133,21 +133,32 @@ static cr_status check_grids(const cr_vision_input *v, int32_t merge, cr_err *er
     return CR_OK;
 }
 
+/* Items that placeholders of a sequence may be of end before this one. */
+static int64_t end_of_items(const walk *w, int64_t seq)
+{
+    if (!w->v) return 0;
+    return w->v->seq_items ? w->v->seq_items[seq + 1] : INT64_MAX;
+}
+
 static cr_status walk_batch(walk *w, cr_err *err)
 {
     const cr_batch *b = w->b;
 
     if (w->v) CR_TRY(check_grids(w->v, (int32_t)w->c->merge, err));
     for (int64_t s = 0; s < b->num_seqs; s++) {
-        int64_t end = b->cu_seqlens[s + 1], next = 0, num;
+        int64_t end = b->cu_seqlens[s + 1], next = 0, num, items = end_of_items(w, s);
         for (int64_t t = b->cu_seqlens[s]; t < end; t += num) {
-            bool is_run = w->v && (b->ids[t] == w->c->image_id || b->ids[t] == w->c->video_id);
+            bool is_run =
+                w->item < items && (b->ids[t] == w->c->image_id || b->ids[t] == w->c->video_id);
             num = 1;
             if (is_run)
                 CR_TRY(place_run(w, s, t, end, &next, &num, err));
             else
                 put(w, t, next, next, next), next++;
         }
+        if (w->v && w->v->seq_items && w->item < items)
+            return cr_fail(err, CR_EARG, "sequence %lld: item %lld has no placeholders",
+                           (long long)s, (long long)w->item);
         if (w->frames)
             return cr_fail(
                 err, CR_EARG, "sequence %lld ends after %lld of the %d frames of item %lld",
@@ -166,6 +177,13 @@ cr_status cr_vision_positions(const cr_model_config *config, const cr_batch *bat
 
     if (!config->vision) return cr_fail(err, CR_EARG, "a %s has no images", config->model_type);
     return walk_batch(&w, err);
+}
+
+int64_t cr_vision_item_tokens(const cr_model_config *config, const int32_t grid[3])
+{
+    int64_t merge = config->vision->merge;
+
+    return (int64_t)grid[0] * (grid[1] / merge) * (grid[2] / merge);
 }
 
 void cri_rope_angles(const cr_model_config *c, const cr_batch *b, float *angles)

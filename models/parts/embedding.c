@@ -60,11 +60,11 @@ static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const
 }
 
 /* The end of the run of tokens from t on that get a gradient: not `without`, nor those that have an image's features. */
-static int64_t run_end(const cr_module *m, const cr_pass *p, int64_t t, int32_t without)
+static int64_t run_end(const cr_pass *p, int64_t t, int32_t without)
 {
     const cr_batch *b = p->batch;
 
-    while (t < b->num_tokens && b->ids[t] != without && !cri_is_placed(m->model, b, t))
+    while (t < b->num_tokens && b->ids[t] != without && !cri_is_placed(p, t))
         t++;
     return t;
 }
@@ -74,7 +74,7 @@ static cr_status add_rows(const cr_module *m, const cr_pass *p, const cr_mem *gr
                           cr_mem *table, cr_err *err)
 {
     for (int64_t t = 0, end; table && t < p->batch->num_tokens; t = end + 1) {
-        end = run_end(m, p, t, m->model->config.pad_id);
+        end = run_end(p, t, m->model->config.pad_id);
         if (end > t)
             CR_TRY(cr_embedding_grad(
                 p->dev,
@@ -102,7 +102,7 @@ static cr_status back_adapter(const cr_module *m, cr_pass *p, const cr_mem *grad
     CR_TRY(cri_push(p->scratch, p, p->num_rows, rank, &dh, err));
     for (int64_t t = 0, end; t < p->batch->num_tokens; t = end + 1) {
         cr_mem *of_run = cr_at(p->dtype, dh, t * rank);
-        end = run_end(m, p, t, /*without=*/-1);
+        end = run_end(p, t, /*without=*/-1);
         if (end == t) continue;
         CR_TRY(cr_linear_grad(p->dev,
                               &(cr_linear_grad_args){.x = cr_at_const(p->dtype, kept.h, t * rank),

@@ -9,7 +9,7 @@
 #include "models/split.h"
 #include "models/vision/vision_impl.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 static int64_t num_features(const cr_model *model, const cr_vision_input *v)
 {
@@ -31,12 +31,19 @@ bool cri_is_tower_back(const cr_model *model, const cr_pass *p)
            (root->visual->has_trainable || (root->projector && root->projector->has_trainable));
 }
 
-bool cri_is_placed(const cr_model *model, const cr_batch *b, int64_t token)
+static int compare(const void *a, const void *b)
 {
-    const cr_vision_config *c = model->config.vision;
+    const int32_t *x = a, *y = b;
 
-    return b->vision && !b->vision->is_idle &&
-           (b->ids[token] == c->image_id || b->ids[token] == c->video_id);
+    return (*x > *y) - (*x < *y);
+}
+
+bool cri_is_placed(const cr_pass *p, int64_t token)
+{
+    const cri_images *im = &p->state->images;
+    int32_t key = (int32_t)token;
+
+    return im->num_placed && bsearch(&key, im->placed, (size_t)im->num_placed, sizeof key, compare);
 }
 
 cr_status cri_check_images(const cr_model *model, const cr_pass *p, cr_err *err)
@@ -47,7 +54,7 @@ cr_status cri_check_images(const cr_model *model, const cr_pass *p, cr_err *err)
     if (!model->config.vision)
         return cr_fail(err, CR_EARG, "a batch with images, but a %s has no vision tower",
                        model->config.model_type);
-    if (p->kv) return cr_fail(err, CR_EABSENT, "generation from images is not available");
+    if (p->kv) return cr_fail(err, CR_EARG, "a pass over the cache takes features, and got images");
     if (p->split) b = p->split->whole;
     if (b->vision->is_idle) return CR_OK;
     if (model->config.rope_axis && !b->mrope)
@@ -57,17 +64,36 @@ cr_status cri_check_images(const cr_model *model, const cr_pass *p, cr_err *err)
 
 /* ---- forward ---- */
 
+/* Tokens of a sequence that take features. */
+static int64_t num_to_place(const cr_model *model, const cr_vision_input *v, int64_t seq)
+{
+    int64_t num = 0;
+
+    if (v->is_idle) return 0;
+    if (!v->seq_items) return INT64_MAX;
+    for (int64_t i = v->seq_items[seq]; i < v->seq_items[seq + 1]; i++)
+        num += cr_vision_item_tokens(&model->config, v->grid[i]);
+    return num;
+}
+
 static cr_status list_placed(const cr_model *model, cr_pass *p, cr_err *err)
 {
-    const cr_batch *b = p->batch;
+    const cr_batch *b = p->split ? p->split->whole : p->batch;
+    const cr_vision_config *c = model->config.vision;
+    int64_t first = p->split ? p->split->first : 0, end = first + p->batch->num_tokens;
     cri_images *im = &p->state->images;
 
     im->placed = cr_reserve(im->placed, &im->capacity_placed,
                             (size_t)num_features(model, b->vision), sizeof *im->placed);
-    for (int64_t t = 0; t < b->num_tokens; t++)
-        if (cri_is_placed(model, b, t)) im->placed[im->num_placed++] = (int32_t)t;
-    for (int64_t t = 0; p->split && t < p->split->first; t++)
-        im->first_placed += cri_is_placed(model, p->split->whole, t);
+    for (int64_t s = 0; s < b->num_seqs; s++) {
+        int64_t left = num_to_place(model, b->vision, s);
+        for (int64_t t = b->cu_seqlens[s]; t < b->cu_seqlens[s + 1] && left > 0; t++) {
+            if (b->ids[t] != c->image_id && b->ids[t] != c->video_id) continue;
+            left--;
+            im->first_placed += t < first;
+            if (t >= first && t < end) im->placed[im->num_placed++] = (int32_t)(t - first);
+        }
+    }
     if (im->num_placed == 0) return CR_OK;
     return cr_stack_push_copy(cri_keep(p), im->placed, (size_t)im->num_placed * sizeof *im->placed,
                               &im->index, err);
@@ -79,15 +105,42 @@ static cr_mem *placed_rows(const cr_model *model, const cr_pass *p, cr_mem *rows
     return cr_at(p->dtype, rows, p->state->images.first_placed * model->config.hidden_size);
 }
 
-/* Memory of all features, on scratch: values, or gradients. */
-static cr_status push_features(const cr_model *model, cr_pass *p, cr_err *err)
+/* Memory of `rows` features, on scratch: values, or gradients. */
+static cr_status push_features(const cr_model *model, cr_pass *p, int64_t rows, cr_err *err)
 {
     cri_images *im = &p->state->images;
-    int64_t rows = num_features(model, p->batch->vision), cols = model->config.hidden_size;
+    int64_t cols = model->config.hidden_size;
 
     CR_TRY(cri_push(p->scratch, p, rows, cols, &im->features, err));
     for (int64_t i = 0; i < model->config.vision->num_deepstack; i++)
         CR_TRY(cri_push(p->scratch, p, rows, cols, &im->deepstack[i], err));
+    return CR_OK;
+}
+
+/* Of the batch's runs: their tokens and the features that those take. */
+static cr_status take_runs(const cr_model *model, cr_pass *p, cr_err *err)
+{
+    const cr_batch *b = p->batch;
+    cri_images *im = &p->state->images;
+    int64_t cols = model->config.hidden_size, row = 0;
+    size_t row_bytes = cr_vision_feature_bytes(model, p->dtype, 1);
+
+    im->placed =
+        cr_reserve(im->placed, &im->capacity_placed, (size_t)b->num_tokens, sizeof *im->placed);
+    for (int64_t i = 0; i < b->num_runs; i++)
+        for (int64_t t = 0; t < b->runs[i].num_tokens; t++)
+            im->placed[im->num_placed++] = (int32_t)(b->runs[i].first_token + t);
+    CR_TRY(cr_stack_push_copy(p->scratch, im->placed, (size_t)im->num_placed * sizeof *im->placed,
+                              &im->index, err));
+    CR_TRY(push_features(model, p, im->num_placed, err));
+    for (int64_t i = 0; i < b->num_runs; row += b->runs[i++].num_tokens)
+        for (int64_t k = 0; k < cr_vision_num_features(model); k++) {
+            const cr_vision_run *r = &b->runs[i];
+            CR_TRY(cr_copy(p->dev,
+                           cr_at(p->dtype, k ? im->deepstack[k - 1] : im->features, row * cols),
+                           cr_at_const(p->dtype, r->of->rows[k], r->from * cols),
+                           (size_t)r->num_tokens * row_bytes, err));
+        }
     return CR_OK;
 }
 
@@ -97,9 +150,10 @@ cr_status cri_run_tower(const cr_model *model, cr_pass *p, cr_err *err)
     cri_images *im = &p->state->images;
 
     im->num_placed = im->first_placed = 0;
+    if (p->batch->num_runs) return take_runs(model, p, err);
     if (!p->batch->vision) return CR_OK;
     CR_TRY(list_placed(model, p, err));
-    CR_TRY(push_features(model, p, err));
+    CR_TRY(push_features(model, p, num_features(model, p->batch->vision), err));
     return root->tower_ops->forward(root->visual, p, p->batch->vision, im->features, im->deepstack,
                                     err);
 }
@@ -128,6 +182,32 @@ cr_status cri_add_features(const cr_model *model, cr_pass *p, int64_t at, cr_mem
                        err);
 }
 
+int64_t cr_vision_num_features(const cr_model *model)
+{
+    return 1 + model->config.vision->num_deepstack;
+}
+
+size_t cr_vision_feature_bytes(const cr_model *model, cr_dtype dtype, int64_t num_tokens)
+{
+    return (size_t)(num_tokens * model->config.hidden_size) * cr_dtype_bytes(dtype);
+}
+
+cr_status cr_vision_compute(const cr_model *model, cr_pass *p, const cr_vision_input *in,
+                            const cr_vision_features *out, cr_err *err)
+{
+    const cri_root *root = model->root->impl;
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_status status;
+
+    CR_CHECK(!p->batch && !p->tape && out->num_tokens == num_features(model, in),
+             "%lld rows of features of %lld", (long long)out->num_tokens,
+             (long long)num_features(model, in));
+    CR_TRY(cr_pass_begin(model, p, err));
+    status = root->tower_ops->forward(root->visual, p, in, out->rows[0], out->rows + 1, err);
+    cr_stack_release(p->scratch, mark);
+    return status;
+}
+
 /* ---- backward ---- */
 
 cr_status cri_reserve_features(const cr_model *model, cr_pass *p, cr_err *err)
@@ -136,7 +216,7 @@ cr_status cri_reserve_features(const cr_model *model, cr_pass *p, cr_err *err)
     size_t bytes;
 
     if (!cri_is_tower_back(model, p)) return CR_OK;
-    CR_TRY(push_features(model, p, err));
+    CR_TRY(push_features(model, p, num_features(model, p->batch->vision), err));
     if (im->num_placed == num_features(model, p->batch->vision)) return CR_OK;
     bytes = (size_t)(num_features(model, p->batch->vision) * model->config.hidden_size) *
             cr_dtype_bytes(p->dtype);

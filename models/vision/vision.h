@@ -22,9 +22,33 @@ typedef struct cr_vision_input {
     const int32_t (*grid)[3];     /* (t, h, w) of each item, in the order of placeholders */
     const bool *is_video;         /* [num_items]; NULL: images only */
     const float *second_per_grid; /* [num_items] of videos; NULL: 1 */
+    const int32_t *
+        seq_items; /* [num_seqs + 1] first item of each sequence, whose placeholders after those of its items are
+                                 text (they were sampled); NULL: all placeholders are of items */
     int64_t num_items, num_patches;
     bool is_idle; /* the tower runs because it runs on other ranks: no token takes what it gives */
 } cr_vision_input;
+
+/* What the tower gives, computed before the passes whose tokens take it (generation): rows of the merger, then those
+ * of each deepstack feature, [num_tokens, hidden_size] in the dtype of passes. */
+typedef struct cr_vision_features {
+    cr_mem *rows[1 + CR_MAX_DEEPSTACK];
+    int64_t num_tokens;
+} cr_vision_features;
+/* Bytes of one of its arrays, and how many there are. */
+size_t cr_vision_feature_bytes(const cr_model *model, cr_dtype dtype, int64_t num_tokens);
+int64_t cr_vision_num_features(const cr_model *model);
+/* Fills them: num_tokens is that of `in`. The pass has no batch and no tape. */
+CR_MUST cr_status cr_vision_compute(const cr_model *model, cr_pass *p, const cr_vision_input *in,
+                                    const cr_vision_features *out, cr_err *err);
+/* Tokens of a batch that follow each other and take rows of features that do, too. */
+typedef struct cr_vision_run {
+    const cr_vision_features *of;
+    int64_t from, first_token, num_tokens; /* from: the first one's row */
+} cr_vision_run;
+
+/* Tokens of the language model that an item of this grid becomes. */
+int64_t cr_vision_item_tokens(const cr_model_config *config, const int32_t grid[3]);
 
 /* A black image that is idle; the model owns it. NULL: the model has no vision tower. */
 const cr_vision_input *cr_vision_idle(const cr_model *model);

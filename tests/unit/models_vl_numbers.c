@@ -242,12 +242,10 @@ static void wrong_batches(void **state)
 {
     static const char text_model[] = "{\"model_type\":\"qwen3\",\"head_dim\":16,"
                                      "\"num_hidden_layers\":2," TEXT_KEYS "}";
-    static const char *const sentences[] = {"a batch with images needs positions",
-                                            "item 1 of 4 has no placeholders",
-                                            "generation from images is not available",
-                                            "stands at position -3 of axis h",
-                                            "a qwen3 has no vision tower",
-                                            "but a qwen3 has one axis"};
+    static const char *const sentences[] = {
+        "a batch with images needs positions",  "item 1 of 4 has no placeholders",
+        "a pass over the cache takes features", "stands at position -3 of axis h",
+        "a qwen3 has no vision tower",          "but a qwen3 has one axis"};
     json_t *all = NULL;
     cr_err err = {0};
 

@@ -1,0 +1,86 @@
+/* prompt_images.c -- see prompt_images.h. */
+#include "engine/prompt_images.h"
+
+#include <string.h>
+
+enum { ALIGN = 8 };
+
+static void reserve(cr_prompt_images *out, size_t num, size_t num_pixels)
+{
+    out->grid = CR_NEW_ARRAY(int32_t, 3 * num);
+    out->digest = cr_alloc(num * sizeof *out->digest);
+    if (!out->pixels) out->pixels = CR_NEW_ARRAY(float, num_pixels);
+    out->seq = (cr_seq_images){out->grid, num, out->pixels, num_pixels};
+}
+
+void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *out)
+{
+    size_t num_pixels = 0;
+
+    *out = (cr_prompt_images){0};
+    if (!num) return;
+    for (size_t i = 0; i < num; i++)
+        num_pixels += (size_t)(items[i].patches.num_patches * items[i].patches.patch_dim);
+    if (num == 1) {
+        out->pixels = items[0].patches.values;
+        items[0].patches.values = NULL;
+    }
+    reserve(out, num, num_pixels);
+    num_pixels = 0;
+    for (size_t i = 0; i < num; i++) {
+        const cr_image_patches *p = &items[i].patches;
+        size_t n = (size_t)(p->num_patches * p->patch_dim);
+        memcpy(out->grid + 3 * i, p->grid, sizeof p->grid);
+        memcpy(out->digest[i], items[i].digest, sizeof *out->digest);
+        if (p->values) memcpy(out->pixels + num_pixels, p->values, n * sizeof(float));
+        num_pixels += n;
+    }
+}
+
+static size_t raw_bytes(const cr_prompt_images *images)
+{
+    return 2 * sizeof(uint64_t) +
+           images->seq.num * (3 * sizeof *images->grid + sizeof *images->digest) +
+           images->seq.num_pixels * sizeof *images->pixels;
+}
+
+void cr_prompt_images_put(const cr_prompt_images *images, cr_buf *to)
+{
+    const uint64_t sizes[2] = {images->seq.num, images->seq.num_pixels};
+    const char zeros[ALIGN] = {0};
+
+    cr_buf_add(to, sizes, sizeof sizes);
+    cr_buf_add(to, images->grid, images->seq.num * 3 * sizeof *images->grid);
+    cr_buf_add(to, images->digest, images->seq.num * sizeof *images->digest);
+    cr_buf_add(to, images->pixels, images->seq.num_pixels * sizeof *images->pixels);
+    cr_buf_add(to, zeros, cr_prompt_images_bytes(images) - raw_bytes(images));
+}
+
+size_t cr_prompt_images_bytes(const cr_prompt_images *images)
+{
+    return (raw_bytes(images) + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+void cr_prompt_images_get(const char *data, cr_prompt_images *out)
+{
+    uint64_t sizes[2];
+
+    *out = (cr_prompt_images){0};
+    memcpy(sizes, data, sizeof sizes);
+    if (!sizes[0]) return;
+    reserve(out, sizes[0], sizes[1]);
+    data += sizeof sizes;
+    memcpy(out->grid, data, sizes[0] * 3 * sizeof *out->grid);
+    data += sizes[0] * 3 * sizeof *out->grid;
+    memcpy(out->digest, data, sizes[0] * sizeof *out->digest);
+    data += sizes[0] * sizeof *out->digest;
+    memcpy(out->pixels, data, sizes[1] * sizeof *out->pixels);
+}
+
+void cr_prompt_images_free(cr_prompt_images *images)
+{
+    cr_free(images->grid);
+    cr_free(images->pixels);
+    cr_free(images->digest);
+    *images = (cr_prompt_images){0};
+}

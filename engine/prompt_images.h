@@ -1,0 +1,27 @@
+/* prompt_images.h -- the images of a prompt as an engine takes them: their values, and what each was made from.
+ *
+ * Values are large, so they are made once and change their owner.
+ */
+#ifndef CR_PROMPT_IMAGES_H
+#define CR_PROMPT_IMAGES_H
+
+#include "images/reader.h"
+#include "models/vision/seq_images.h"
+
+/* Memory is owned. {0}: none. */
+typedef struct cr_prompt_images {
+    cr_seq_images seq; /* of the two arrays below */
+    int32_t *grid;
+    float *pixels;
+    char (*digest)[CR_DIGEST_TEXT]; /* [seq.num] of their files */
+} cr_prompt_images;
+
+/* From items with values, which may lose them. */
+void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *out);
+/* Between processes of one machine type: bytes, a multiple of 8 of them, appended; and copies from them. */
+void cr_prompt_images_put(const cr_prompt_images *images, cr_buf *to);
+void cr_prompt_images_get(const char *data, cr_prompt_images *out);
+size_t cr_prompt_images_bytes(const cr_prompt_images *images);
+void cr_prompt_images_free(cr_prompt_images *images);
+
+#endif
