@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "scorers/service.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,7 +72,7 @@ static cr_status reach(cr_role_service *r, cr_err *err)
 {
     cr_http_call call = {.method = "GET", .path = "/health"};
 
-    if (ask_alone(r, &call, REACH_S, err) != CR_OK) {
+    if (ask_alone(r, &call, fmin(REACH_S, r->keys->timeout), err) != CR_OK) {
         *err = (cr_err){0};
         cr_fail(err, CR_EABSENT,
                 "%s.service: %.200s (start it with croll serve MODEL --listen HOST:PORT; "

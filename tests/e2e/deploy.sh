@@ -2,6 +2,7 @@
 # deploy.sh -- deploy/pod on hosts made of namespaces (tests/tools/rig) as an indexed Job would start it: a run over two pods and its end
 # on both, a pod that does not come, SIGTERM. The commands in the manifests are ones that croll takes, names agree.
 # Not covered: schemas of Kubernetes, an image, a cluster (deploy/README.md says what was tried by hand).
+# mostly waits
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
 python3 - <<'PY' || fail "manifests"

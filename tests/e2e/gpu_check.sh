@@ -4,6 +4,7 @@
 # to bring. Not covered: its builds, NVIDIA's tools and libraries, a GPU
 # (tests/README.md).
 # also on cuda
+# mostly waits
 . tests/e2e/run.inc
 tree=$tmp/tree built=$tmp/built log=$tmp/out
 mkdir -p $tree/tests/parity $tree/configs $built/quick_model $tmp/tools
@@ -226,7 +227,8 @@ refused 'not made by gpu-check --pack' $tmp/other.tar.xz
 python3 - $tmp <<'PY'
 import io, json, sys, tarfile
 tmp = sys.argv[1]
-members = [(m, tarfile.open(f"{tmp}/check.tar.xz").extractfile(m).read()) for m in tarfile.open(f"{tmp}/check.tar.xz") if m.size < 1e5 or "pack.json" in m.name]
+with tarfile.open(f"{tmp}/check.tar.xz") as tar:
+    members = [(m, tar.extractfile(m).read()) for m in tar if m.size < 1e5 or "pack.json" in m.name]
 pack = json.loads(members[0][1])
 pack["files"] = {n: f for n, f in pack["files"].items() if f"croll-gpu-check/{n}" in {m.name for m, _ in members}}
 def write(name, change):

@@ -3,6 +3,7 @@
 # worked out by hand, with programs that pretend to have taken a known time; programs and peers that fail, hang or count
 # otherwise. Not covered: speed itself, vLLM and torch (the peers here are pretended), a real GPU.
 # also on cuda
+# mostly waits
 . tests/e2e/run.inc
 log=$tmp/err
 speed() { # EXIT-CODE OPTION ..: lines in $tmp/out

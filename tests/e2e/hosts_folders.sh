@@ -1,6 +1,7 @@
 #!/bin/bash
 # Folders of a run on two hosts (tests/tools/rig): a rank whose output_dir or folder of checkpoints is not the launcher's
 # says so before anything is written, also where another try has left the same folder there.
+# mostly waits
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
 rig_up 2

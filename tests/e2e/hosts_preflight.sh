@@ -1,6 +1,7 @@
 #!/bin/bash
 # The checks of all hosts before a run (croll doctor --hosts, croll run --hosts; docs/hosts.md) on two hosts (tests/tools/rig): each is
 # made to fail for real, and names the host and what to do; a run that is refused starts nothing and leaves nothing.
+# mostly waits
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
 quick_model

@@ -1,6 +1,7 @@
 #!/bin/bash
 # croll run over two hosts of a hostfile (tests/tools/rig): metrics and checkpoint have the bits of one host, the password
 # of the private Redis is in no command line and in no file that others can read; lists of hosts that are wrong or not used.
+# mostly waits
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
 quick_model

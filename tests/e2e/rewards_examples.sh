@@ -2,6 +2,7 @@
 # The reward programs of examples/rewards: by hand, with functions that misbehave, and as the program of a run, where each gives
 # the verdict of the responses. A program whose compiler or interpreter is not here is named and left out.
 # Not covered: how fast they are.
+# mostly waits
 . tests/e2e/run.inc
 quick_model
 here=$(pwd)

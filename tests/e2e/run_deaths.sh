@@ -8,6 +8,11 @@ mv $tmp/home/model $tmp/home/sft_model && "$CROLL" init $tmp/home/sft_model >/de
 small=(rollout_batch_size=4 num_return_sequences_in_group=8 validation=null
     actor_train.training_args.per_device_train_batch_size=16 actor_train.training_args.gradient_accumulation_steps=1)
 
+# ---- a worker that freezes at each sample: killed and started again, five times; meanwhile the others ----
+(job freezes max_steps=9 collective_timeout=$((5 * slower)) "${small[@]}" "rewards.math_rule.exec=bash -c 'while read -r l; do case \$l in *probe*) echo \"{\\\"id\\\":\\\"probe\\\",\\\"score\\\":1}\";; *) kill -STOP \$(ps -o ppid= \$PPID);; esac; done'"; exit $code) &
+freezes=$!
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT
+
 # ---- a program, and a worker, that die at once: pauses, then the end with the last words ----
 job dies max_steps=9 "${small[@]}" "rewards.math_rule.exec=bash -c 'while read -r l; do case \$l in *probe*) echo \"{\\\"id\\\":\\\"probe\\\",\\\"score\\\":1}\";; *) echo no such judge >&2; exit 3;; esac; done'"
 [ $code = 1 ] || fail "a program that dies: exit code $code"
@@ -30,8 +35,8 @@ grep -q "^croll run: .*reward worker 0 of math_rule was killed by signal 9, 21 t
 [ "$(grep -c 'it is started again in' $log)" -ge 20 ] || fail "a worker that dies: no pauses"
 nothing_left hunted
 
-# ---- a worker that freezes at each sample: killed and started again, five times ----
-job freezes max_steps=9 collective_timeout=$((10 * slower)) "${small[@]}" "rewards.math_rule.exec=bash -c 'while read -r l; do case \$l in *probe*) echo \"{\\\"id\\\":\\\"probe\\\",\\\"score\\\":1}\";; *) kill -STOP \$(ps -o ppid= \$PPID);; esac; done'"
+code=0 log=$tmp/freezes.log
+wait $freezes || code=$?
 [ $code = 1 ] || fail "a worker that freezes: exit code $code"
 grep -q "^croll run: .*reward worker 0 of math_rule has given no sign of life for [0-9]* s, 5 times in a row before its first answer" $log ||
     fail "a worker that freezes: another sentence"

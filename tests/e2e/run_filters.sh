@@ -3,6 +3,7 @@
 # the masks keep, their advantages, the metrics of the step and the numbers of a validation are those of the judged
 # samples alone, computed here from what the program answers.
 # Not here: time-outs and errors themselves (run_verdicts.sh); the filters' formulas (unit/rl_advantage.c).
+# mostly waits
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 mv $tmp/home/model $tmp/home/sft_model && "$CROLL" init $tmp/home/sft_model >/dev/null

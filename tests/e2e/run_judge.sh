@@ -2,6 +2,7 @@
 # Rewards that a judge gives (rewards.<domain>.judge): a scripted service of chat completions whose verdicts are those of the rule,
 # with some replies without one, errors and silence; `croll serve` as judge; what is refused before anything starts. Not covered:
 # texts of requests and replies (unit/scorers_judge).
+# mostly waits
 . tests/e2e/run.inc
 quick_model
 server= port=$(port_pair)

@@ -6,8 +6,8 @@
 # mostly waits
 . tests/e2e/run.inc
 quick_model
-server= runner= port=$(port_pair)
-trap 'kill -9 $server $runner 2>/dev/null || true; rm -rf $tmp' EXIT
+server= runner= freezer= port=$(port_pair)
+trap 'kill -TERM $freezer 2>/dev/null || true; kill -9 $server $runner 2>/dev/null || true; rm -rf $tmp' EXIT
 small="max_steps=2 validation=null rollout_batch_size=8 actor_train.training_args.per_device_train_batch_size=16
     actor_train.training_args.gradient_accumulation_steps=1"
 # the model of sums says a sum; which one depends on the response: the verdict is whether its last digit is even
@@ -16,6 +16,28 @@ ask="worker_cls: roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewa
 own="rewards.math_rule={$ask, judge_model_type: inference, model_args: {model_name_or_path: $tmp/home/sft_model, dtype: fp32},
     generating_args: {max_new_tokens: 24, temperature: 0.9, top_p: 0.9, do_sample: false}, data_args: {template: native}, infer_batch_size: 4,
     strategy_args: {strategy_name: hf_infer, strategy_config: null}, device_mapping: 'list(range(2,4))'}"
+# freezes: a judge that freezes again and again, beside what follows
+freezes() {
+    local runner code=0
+    words freezes $small max_steps=1000 collective_timeout=$((5 * slower)) reward_timeout=1000 "$own"
+    log=$tmp/freezes.log
+    "${words[@]}" >$log 2>&1 </dev/null &
+    runner=$!
+    trap 'kill -9 $runner 2>/dev/null || true' EXIT
+    trap exit TERM
+    steps freezes 1
+    for try in $(seq $((600 * slower))); do
+        kill -0 $runner 2>/dev/null || break
+        pkill -STOP -f "serve $tmp/freezes/config.yaml.*judges/0-0.sock" || true
+        sleep 0.5
+    done
+    wait $runner || code=$?
+    [ $code = 1 ] || fail "a judge that freezes again and again: exit code $code"
+    grep -q '^croll run: .*judge 0 of math_rule has given no sign of life for [0-9]* s; it is killed, 5 times in a row soon after its start' $log || fail "another sentence"
+    nothing_left freezes
+}
+freezes &
+freezer=$!
 job judged $small "$own"
 [ $code = 0 ] || fail "exit code $code"
 [ "$(grep -c '^ready: rewards.math_rule, weights' $log)" = 2 ] || fail "not two judges"
@@ -69,7 +91,7 @@ nothing_left killed
 runner=
 
 # one is frozen
-words frozen $small max_steps=12 collective_timeout=$((10 * slower)) reward_timeout=1000 "$own"
+words frozen $small max_steps=12 collective_timeout=$((5 * slower)) reward_timeout=1000 "$own"
 log=$tmp/frozen.log
 "${words[@]}" >$log 2>&1 </dev/null &
 runner=$!
@@ -79,23 +101,6 @@ wait $runner || fail "exit code $?"
 grep -q 'judge [01] of math_rule has given no sign of life for [0-9]* s; it is killed' $log || fail "the run has not noticed it"
 ! values scheduler/reward_timeouts $tmp/frozen/metrics.jsonl | grep -qvx 0 || fail "samples have no verdict"
 nothing_left frozen
-runner=
-
-# one freezes again and again
-words freezes $small max_steps=1000 collective_timeout=$((10 * slower)) reward_timeout=1000 "$own"
-log=$tmp/freezes.log code=0
-"${words[@]}" >$log 2>&1 </dev/null &
-runner=$!
-steps freezes 1
-for try in $(seq $((1200 * slower))); do
-    kill -0 $runner 2>/dev/null || break
-    pkill -STOP -f "serve $tmp/freezes/config.yaml.*judges/0-0.sock" || true
-    sleep 0.1
-done
-wait $runner || code=$?
-[ $code = 1 ] || fail "a judge that freezes again and again: exit code $code"
-grep -q '^croll run: .*judge 0 of math_rule has given no sign of life for [0-9]* s; it is killed, 5 times in a row soon after its start' $log || fail "another sentence"
-nothing_left freezes
 runner=
 
 # by hand, on a machine of its own
@@ -147,3 +152,4 @@ import json, sys
 roles = json.load(open(sys.argv[1]))["roles"]
 assert [r["name"] for r in roles][-1] == "math_rule" and roles[-1]["mesh"]["ranks"] == 2, roles[-1]
 END
+wait $freezer || exit 1 # it has said why

@@ -2,6 +2,7 @@
 # croll run (rlvr, dpo) whose reference, or teacher, is a `croll serve` (reference.service, teacher.service): the metrics of the run with a reference of its own, to the
 # byte but for times, also when the service is killed and started again in the middle; what is refused before anything starts;
 # a service that stays away ends the run. Not covered: TLS of the client and what it tries again (unit/http_client).
+# mostly waits
 . tests/e2e/run.inc
 quick_model
 cp -r $tmp/home/sft_model $tmp/home/other
@@ -83,14 +84,14 @@ refused "reference={service: {url: http://127.0.0.1:$port, expect_weights: dead}
 refused "reference={service: {url: http://127.0.0.1:$port, model: another}}" 2 'it has no model another \(it has ref\)'
 refused "reference={service: {url: http://127.0.0.1:$port, timeout: 2, key_file: $tmp/absent}}" 2 'key_file: .*absent'
 refused $service sequence_length=5000 2 'its longest sequence has [0-9]* tokens, sequence_length of the run is 5000'
-refused reference.service=http://127.0.0.1:$((port + 1)) 2 'cannot connect: Connection refused.*start it with croll serve'
+refused "reference={service: {url: http://127.0.0.1:$((port + 1)), timeout: 1}}" 2 'cannot connect: Connection refused.*start it with croll serve'
 refused $service "${ranks[2]}" 2 'reference.device_mapping: the service has the model and its devices'
 refused $service "${ranks[1]}" 2 'reference.strategy_args: the service has the model'
 refused $service actor_infer.generating_args.temperature=0.7 2 'set logprobs_mode: raw'
 refused actor_train.service=http://h $service 2 'actor_train.service: only a reference or a teacher may be a service'
 refused 'actor_infer={service: http://h}' $service 2 'actor_infer.service: only a reference or a teacher may be a service'
 refused reference.service=ftp://h 2 'reference.service: a URL is expected'
-refused $service use_opd=true teacher.service=http://127.0.0.1:$((port + 1)) 2 'teacher.service: .*cannot connect: Connection refused.*start it with croll serve'
+refused $service use_opd=true "teacher={service: {url: http://127.0.0.1:$((port + 1)), timeout: 1}}" 2 'teacher.service: .*cannot connect: Connection refused.*start it with croll serve'
 refused $service use_opd=true teacher.service=http://127.0.0.1:$port teacher.model_args.dtype=fp32 2 'teacher.model_args: the service has the model'
 sed 's/"unk_token"/"unk_token" /; s/^{/{ /' $tmp/home/sft_model/tokenizer.json >$tmp/tokenizer.json
 cp -r $tmp/home/sft_model $tmp/renamed

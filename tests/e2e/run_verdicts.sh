@@ -135,7 +135,7 @@ grep -q "step 1: 2 steps in a row trained nothing (max_failed_reward_steps): no 
 grep -q "2 of 2 steps trained nothing" $tmp/emptied/run.html || fail "emptied: run.html says nothing"
 
 # ---- a frozen worker, and programs that are killed: every sample once ----
-words frozen max_steps=3 collective_timeout=$((10 * slower)) "${small[@]}" rewards.math_rule.max_in_flight=4 "$(program all)"
+words frozen max_steps=3 collective_timeout=$((5 * slower)) "${small[@]}" rewards.math_rule.max_in_flight=4 "$(program all)"
 log=$tmp/frozen.log code=0
 "${words[@]}" >$log 2>&1 </dev/null &
 pid=$!

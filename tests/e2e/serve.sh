@@ -2,6 +2,7 @@
 # croll serve over sockets, as curl and raw clients see it: routes, keys and their reload, errors, the log, metrics, TLS with
 # client certificates, a unix socket, slow clients, signals, the curl lines of docs/serve.md. Not covered: what http/ does with
 # every kind of request (unit/http_parser, unit/http_server), numbers of a model (e2e/serve_numbers.sh).
+# mostly waits
 . tests/e2e/serve.inc
 make_model
 model=$tmp/home/model

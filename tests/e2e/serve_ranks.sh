@@ -2,6 +2,7 @@
 # croll serve on several ranks: signals go to rank 0, which drains; a rank that is killed or stopped, in a round and between
 # rounds: requests that wait get a 5xx, /health is 503, exit code 3 with a sentence that names the rank, no process is left.
 # Not covered: the numbers (e2e/serve_numbers.sh), several hosts.
+# mostly waits
 . tests/e2e/serve.inc
 make_model
 

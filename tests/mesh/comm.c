@@ -7,6 +7,7 @@
  * On cuda groups are on the device, with the same transports as base; failures on the first one only. What waits in NCCL
  * for a rank that does not come has the deadline, too.
  * // ranks: 4
+ * // mostly waits
  * // also on cuda
  */
 #include "base/rng.h"

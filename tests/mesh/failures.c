@@ -2,6 +2,7 @@
  * named errors within the deadline, on both transports. New groups after each failure.
  * Not covered: a killed rank (mpirun ends the others), a rank stuck inside MPI (the guard).
  * // ranks: 2
+ * // mostly waits
  */
 #include "tests/memory.h"
 #include "tests/mesh/mend.h"
