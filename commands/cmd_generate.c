@@ -49,6 +49,8 @@ static int run(int argc, char **argv)
         {"stop", CR_OPT_LIST, &args.stop, "TEXT",
          "end an answer at this text; may be given again (generating_args.stop_strings)"},
         {"json", CR_OPT_FLAG, &args.has_json, NULL, "one JSON object a completion"},
+        {"image-folder", CR_OPT_STRING, &args.image_folder, "DIR",
+         "where paths of images begin, which parts of messages may have (default: no paths)"},
         CR_ADAPTER_OPTION(call.adapter),
         {"device", CR_OPT_STRING, &call.device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},

@@ -37,44 +37,39 @@ void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *o
     }
 }
 
-static size_t raw_bytes(const cr_prompt_images *images)
-{
-    return 2 * sizeof(uint64_t) +
-           images->seq.num * (3 * sizeof *images->grid + sizeof *images->digest) +
-           images->seq.num_pixels * sizeof *images->pixels;
-}
-
 void cr_prompt_images_put(const cr_prompt_images *images, cr_buf *to)
 {
     const uint64_t sizes[2] = {images->seq.num, images->seq.num_pixels};
     const char zeros[ALIGN] = {0};
+    size_t start = to->num_bytes;
 
     cr_buf_add(to, sizes, sizeof sizes);
     cr_buf_add(to, images->grid, images->seq.num * 3 * sizeof *images->grid);
     cr_buf_add(to, images->digest, images->seq.num * sizeof *images->digest);
     cr_buf_add(to, images->pixels, images->seq.num_pixels * sizeof *images->pixels);
-    cr_buf_add(to, zeros, cr_prompt_images_bytes(images) - raw_bytes(images));
+    cr_buf_add(to, zeros, (ALIGN - (to->num_bytes - start) % ALIGN) % ALIGN);
 }
 
-size_t cr_prompt_images_bytes(const cr_prompt_images *images)
+static const char *copy(void *to, const char *from, size_t num_bytes)
 {
-    return (raw_bytes(images) + ALIGN - 1) / ALIGN * ALIGN;
+    memcpy(to, from, num_bytes);
+    return from + num_bytes;
 }
 
-void cr_prompt_images_get(const char *data, cr_prompt_images *out)
+size_t cr_prompt_images_get(const char *data, cr_prompt_images *out)
 {
+    const char *at = data + 2 * sizeof(uint64_t);
     uint64_t sizes[2];
 
     *out = (cr_prompt_images){0};
     memcpy(sizes, data, sizeof sizes);
-    if (!sizes[0]) return;
-    reserve(out, sizes[0], sizes[1]);
-    data += sizeof sizes;
-    memcpy(out->grid, data, sizes[0] * 3 * sizeof *out->grid);
-    data += sizes[0] * 3 * sizeof *out->grid;
-    memcpy(out->digest, data, sizes[0] * sizeof *out->digest);
-    data += sizes[0] * sizeof *out->digest;
-    memcpy(out->pixels, data, sizes[1] * sizeof *out->pixels);
+    if (sizes[0]) {
+        reserve(out, sizes[0], sizes[1]);
+        at = copy(out->grid, at, sizes[0] * 3 * sizeof *out->grid);
+        at = copy(out->digest, at, sizes[0] * sizeof *out->digest);
+        at = copy(out->pixels, at, sizes[1] * sizeof *out->pixels);
+    }
+    return ((size_t)(at - data) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 void cr_prompt_images_free(cr_prompt_images *images)

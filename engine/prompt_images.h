@@ -18,10 +18,9 @@ typedef struct cr_prompt_images {
 
 /* From items with values, which may lose them. */
 void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *out);
-/* Between processes of one machine type: bytes, a multiple of 8 of them, appended; and copies from them. */
+/* Between processes: a multiple of 8 bytes is appended; a copy is taken from those, and their number returned. */
 void cr_prompt_images_put(const cr_prompt_images *images, cr_buf *to);
-void cr_prompt_images_get(const char *data, cr_prompt_images *out);
-size_t cr_prompt_images_bytes(const cr_prompt_images *images);
+size_t cr_prompt_images_get(const char *data, cr_prompt_images *out);
 void cr_prompt_images_free(cr_prompt_images *images);
 
 #endif

@@ -6,6 +6,7 @@
 #include "kernels/sampling_ranges.h"
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
+#include "models/vision/seq_images.h"
 
 #include <math.h>
 #include <string.h>

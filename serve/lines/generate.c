@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "kernels/attention.h"
 #include "mesh/collectives.h"
+#include "serve/lines/line_images.h"
 
 #include <math.h>
 #include <string.h>
@@ -51,7 +52,7 @@ typedef struct ask {
     bool has_ended;
 } ask;
 
-/* Messages. Rank 0: int32, 1 if this is the last meeting; then an `assignment` and its ids for each line. Other ranks: for each
+/* Messages. Rank 0: int32, 1 if this is the last meeting; then an `assignment`, its ids and its images for each line. Other ranks: for each
  * sample that is complete a `done` with its ids, log-probs and text; for a line that the engine refuses one whose text
  * is the reason. All but texts is words of 4 bytes. */
 typedef struct assignment {
@@ -106,14 +107,16 @@ static size_t index_of(uint64_t sample_id)
     return sample_id & ((1u << INDEX_BITS) - 1);
 }
 
-/* To this rank's engine. */
-static cr_status submit(ask *a, const int32_t *ids, size_t num_ids, uint64_t first, void *user,
-                        cr_err *err)
+/* To this rank's engine; images are gone then. */
+static cr_status submit(ask *a, const int32_t *ids, size_t num_ids, cr_prompt_images *images,
+                        uint64_t first, void *user, cr_err *err)
 {
     for (size_t i = 0; i < a->num_samples; i++)
         a->sample_ids[i] = first | i;
-    return cr_engine_submit(a->engine, ids, num_ids, a->sample_ids, a->num_samples, &a->how, user,
-                            err);
+    cr_note(cr_engine_submit_images(a->engine, ids, num_ids, images, a->sample_ids, a->num_samples,
+                                    &a->how, user, err));
+    cr_prompt_images_free(images);
+    return err->status;
 }
 
 static int lightest(const ask *a)
@@ -131,8 +134,8 @@ static void refuse(ask *a, request *r, const char *reason)
     cr_line_fail(&r->line, reason);
 }
 
-/* Give a line to a rank; what its engine refuses is answered with an error. */
-static void deal(ask *a, const cr_line *line)
+/* Give a line, whose images are gone then, to a rank; what its engine refuses is answered with an error. */
+static void deal(ask *a, const cr_line *line, cr_prompt_images *images)
 {
     request *r = CR_NEW(request);
     assignment d;
@@ -148,7 +151,9 @@ static void deal(ask *a, const cr_line *line)
     if (r->rank != 0) {
         cr_buf_add(&a->sent, &d, sizeof d);
         cr_buf_add(&a->sent, r->line.ids, r->line.num_ids * sizeof *r->line.ids);
-    } else if (submit(a, r->line.ids, r->line.num_ids, d.first_id, r, &err) != CR_OK) {
+        cr_prompt_images_put(images, &a->sent);
+        cr_prompt_images_free(images);
+    } else if (submit(a, r->line.ids, r->line.num_ids, images, d.first_id, r, &err) != CR_OK) {
         refuse(a, r, err.msg);
     }
 }
@@ -157,6 +162,7 @@ static void deal(ask *a, const cr_line *line)
 static cr_status submit_prompt(ask *a, const char *prompt, cr_err *err)
 {
     cr_line line = {.number = 1, .id = cr_strdup("null")};
+    cr_prompt_images none = {0};
     json_t *text = json_string(prompt);
     cr_status status =
         text ? a->rules.encode(a->rules.ctx, text, false, &line.ids, &line.num_ids, err)
@@ -165,7 +171,7 @@ static cr_status submit_prompt(ask *a, const char *prompt, cr_err *err)
     json_decref(text);
     a->has_ended = true;
     if (status == CR_OK)
-        deal(a, &line);
+        deal(a, &line, &none);
     else
         cr_line_free(&line);
     return status;
@@ -175,15 +181,18 @@ static cr_status submit_prompt(ask *a, const char *prompt, cr_err *err)
  * only if there is nothing to do. */
 static void read_lines(ask *a)
 {
+    cr_prompt_images images;
     cr_line line;
 
     while (!a->has_ended && a->num_open < (size_t)MAX_OPEN * (size_t)a->session->num_ranks &&
            a->load[lightest(a)] < 2 * a->session->batch_size) {
         if (a->first && !cr_lines_is_ready(a->lines)) return;
-        if (cr_lines_next(a->lines, &a->rules, &line))
-            deal(a, &line);
-        else
+        if (!cr_lines_next(a->lines, &a->rules, &line)) {
             a->has_ended = true;
+            return;
+        }
+        cr_line_images_take(a->session, &line, &images);
+        deal(a, &line, &images);
     }
 }
 
@@ -285,14 +294,18 @@ static void take_lines(ask *a)
     const char *at = a->got.data + sizeof(int32_t), *end = a->got.data + a->offsets[1];
     assignment d;
 
-    for (; at < end; at += d.num_ids * sizeof(int32_t)) {
+    while (at < end) {
+        cr_prompt_images images;
         cr_err err = {0};
         done refused = {.is_refused = true};
+        const int32_t *ids;
         memcpy(&d, at, sizeof d);
-        at += sizeof d;
-        if (d.rank != a->session->rank ||
-            submit(a, (const int32_t *)(const void *)at, d.num_ids, d.first_id,
-                   (void *)(uintptr_t)d.request, &err) == CR_OK)
+        ids = (const int32_t *)(const void *)(at + sizeof d);
+        at += sizeof d + d.num_ids * sizeof *ids;
+        at += cr_prompt_images_get(at, &images);
+        if (d.rank != a->session->rank) cr_prompt_images_free(&images);
+        if (d.rank != a->session->rank || submit(a, ids, d.num_ids, &images, d.first_id,
+                                                 (void *)(uintptr_t)d.request, &err) == CR_OK)
             continue;
         refused.request = d.request;
         refused.text_bytes = strlen(err.msg);
@@ -503,6 +516,7 @@ static cr_status generate(void *ctx, cr_session *s, const char *device, cr_lines
     a->load = CR_NEW_ARRAY(int64_t, s->num_ranks);
     a->offsets = CR_NEW_ARRAY(size_t, s->num_ranks + 1);
     if (s->rank == 0) cr_buf_add(&a->sent, &last, sizeof last);
+    cr_line_images_expect(s, a->args->image_folder);
     a->rules = cr_session_rules(s);
     if (a->args->prompt && s->rank == 0) CR_TRY(submit_prompt(a, a->args->prompt, err));
     return answer_all(a, err);

@@ -19,7 +19,8 @@ typedef struct cr_generate_args {
     double presence_penalty, frequency_penalty;
     int64_t min_new_tokens;
     cr_words stop;
-    bool has_json; /* an object a completion, else its text */
+    bool has_json;            /* an object a completion, else its text */
+    const char *image_folder; /* where paths of images begin, or NULL */
 } cr_generate_args;
 
 /* Returns the exit code of the command. */

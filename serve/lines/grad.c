@@ -13,6 +13,7 @@
 #include "mesh/mesh.h"
 #include "models/files/safetensors.h"
 #include "serve/lines/line_images.h"
+#include "strategies/packed_images.h"
 #include "strategies/strategies.h"
 
 #include <math.h>
@@ -21,8 +22,8 @@
 typedef struct job {
     cr_session *session;
     cr_lines *lines;
-    cr_line *line;          /* all good lines */
-    cr_line_images *images; /* of each */
+    cr_line *line;            /* all good lines */
+    cr_prompt_images *images; /* of each */
     size_t num_lines, capacity_lines, capacity_images;
     cr_packed packed;
     cr_packed_images packed_images;
@@ -32,7 +33,7 @@ typedef struct job {
     cr_tensor_writer *writer;
 } job;
 
-static void keep_line(job *j, cr_line *line, cr_line_images *images)
+static void keep_line(job *j, cr_line *line, cr_prompt_images *images)
 {
     j->line = cr_grow(j->line, j->num_lines, &j->capacity_lines, sizeof *j->line);
     j->images = cr_grow(j->images, j->num_lines, &j->capacity_images, sizeof *j->images);
@@ -45,7 +46,7 @@ static void keep_line(job *j, cr_line *line, cr_line_images *images)
 static cr_status read_lines(job *j, cr_err *err)
 {
     cr_line_rules rules = cr_session_rules(j->session);
-    cr_line_images images;
+    cr_prompt_images images;
     cr_line line;
 
     rules.has_labels = true;
@@ -55,7 +56,7 @@ static cr_status read_lines(job *j, cr_err *err)
         if (line.error) {
             cr_status status = cr_lines_write_error(j->lines, &line, err);
             cr_line_free(&line);
-            cr_line_images_free(&images);
+            cr_prompt_images_free(&images);
             CR_TRY(status);
             continue;
         }
@@ -68,21 +69,19 @@ static cr_status read_lines(job *j, cr_err *err)
     return CR_OK;
 }
 
-/* What a line begins with; its ids, labels, grids and pixels follow. */
+/* What a line begins with; its ids, labels and images follow. */
 typedef struct head {
-    int32_t num_ids, has_labels, num_images, num_pixels;
+    int32_t num_ids, has_labels;
 } head;
 
-static void put_line(cr_buf *to, const cr_line *l, const cr_seq_images *images)
+static void put_line(cr_buf *to, const cr_line *l, const cr_prompt_images *images)
 {
-    head h = {(int32_t)l->num_ids, l->labels != NULL, (int32_t)images->num,
-              (int32_t)images->num_pixels};
+    head h = {(int32_t)l->num_ids, l->labels != NULL};
 
     cr_buf_add(to, &h, sizeof h);
     cr_buf_add(to, l->ids, l->num_ids * sizeof(int32_t));
     if (l->labels) cr_buf_add(to, l->labels, l->num_ids * sizeof(int32_t));
-    cr_buf_add(to, images->grid, images->num * 3 * sizeof(int32_t));
-    cr_buf_add(to, images->pixels, images->num_pixels * sizeof(float));
+    cr_prompt_images_put(images, to);
 }
 
 /* A copy of num words of 4 bytes; *at moves past them. */
@@ -96,7 +95,7 @@ static void *copy_words(const int32_t **at, size_t num)
 
 static void take_line(job *j, const int32_t **at)
 {
-    cr_line_images images = {0};
+    cr_prompt_images images = {0};
     cr_line line = {0};
     head h;
 
@@ -105,10 +104,7 @@ static void take_line(job *j, const int32_t **at)
     line.num_ids = (size_t)h.num_ids;
     line.ids = copy_words(at, line.num_ids);
     if (h.has_labels) line.labels = copy_words(at, line.num_ids);
-    images.grid = copy_words(at, 3 * (size_t)h.num_images);
-    images.pixels = copy_words(at, (size_t)h.num_pixels);
-    images.seq =
-        (cr_seq_images){images.grid, (size_t)h.num_images, images.pixels, (size_t)h.num_pixels};
+    *at += cr_prompt_images_get((const char *)*at, &images) / sizeof **at;
     keep_line(j, &line, &images);
 }
 
@@ -121,7 +117,7 @@ static cr_status share_lines(job *j, cr_err *err)
     const int32_t *at, *end;
 
     for (size_t i = 0; i < j->num_lines; i++)
-        put_line(&send, &j->line[i], &j->images[i].seq);
+        put_line(&send, &j->line[i], &j->images[i]);
     CR_TRY_GOTO(out,
                 cr_all_gather_bytes(all, "lines", send.data, send.num_bytes, &got, offsets, err));
     at = (const int32_t *)(const void *)got.data;
@@ -267,7 +263,7 @@ static void close_job(void *ctx)
     cr_tensor_writer_abort(j->writer);
     for (size_t i = 0; i < j->num_lines; i++) {
         cr_line_free(&j->line[i]);
-        cr_line_images_free(&j->images[i]);
+        cr_prompt_images_free(&j->images[i]);
     }
     cr_free(j->line);
     cr_free(j->images);

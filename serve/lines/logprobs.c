@@ -22,7 +22,7 @@ typedef struct waiting {
     cr_score_ask ask;
     int32_t *candidates; /* of the ask; shorter lists end with -1 */
     size_t *num_each;    /* [num_lists] ids of each list */
-    cr_line_images images;
+    cr_prompt_images images;
 } waiting;
 
 typedef struct ask {
@@ -44,7 +44,7 @@ static void waiting_free(waiting *w)
     cr_line_free(&w->line);
     cr_free(w->candidates);
     cr_free(w->num_each);
-    cr_line_images_free(&w->images);
+    cr_prompt_images_free(&w->images);
 }
 
 /* ---- candidates of a line ---- */

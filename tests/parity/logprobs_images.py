@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Log-probs and gradients of chats with images for tests/e2e/logprobs_images.sh: those of Transformers in float64.
+"""Log-probs, gradients and greedy answers of chats with images for tests/e2e/logprobs_images.sh and generate_images.sh: those of Transformers in float64.
 
     tests/parity/logprobs_images.py --make DIR             DIR/qwen2_5_vl, qwen3_vl, qwen3_vl_moe: tiny models without weights
     croll init DIR/MODEL --seed 5                          for each of them
     tests/parity/logprobs_images.py --numbers DIR > tests/parity/logprobs_images.json
 
-Each line has a model, a request of `croll logprobs --image-folder tests/parity/images` with 0 to 3 images, and the log-probs that it must answer.
+Each line has a model, a request of `croll logprobs --image-folder tests/parity/images` with 0 to 3 images, the log-probs that it must answer, and GREEDY ids of
+`croll generate --temperature 0` after it.
 A last line of each model has the gradient of the mean cross entropy of all of them: for each parameter but experts' its norm and a projection.
 Images go through Qwen2VLImageProcessorPil, their placeholders are written out here. --make needs nothing but Python; --numbers needs torch,
 transformers and pillow (12.1 or older).
@@ -33,6 +34,7 @@ PROCESSOR = dict(image_processor_type="Qwen2VLImageProcessor", patch_size=4, mer
 TEMPLATE = ("{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
             "{% if p.type == 'image' %}" + START + PAD + END + "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %};{% endfor %}")
 CHATS = [["3+4=?"], [0, "how many?"], ["a ", 1, " b"], [2, 3, "which?"], [4, "x", 5, "y", 6, "z"]]
+GREEDY = 16
 FILES = ["png_rgb.png", "jpeg_420.jpeg", "webp_lossy.webp", "png_interlaced.png", "jpeg_exif_be.jpeg", "png_palette_8.png", "jpeg_cmyk.jpeg"]
 
 
@@ -85,9 +87,15 @@ def numbers(folder):
             logits = model(input_ids=ids, **kwargs).logits[0, :-1]
             own = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0]
             sums, num = sums - own.sum(), num + len(own)
+            with torch.no_grad():
+                answer = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=GREEDY, output_logits=True,
+                                        return_dict_in_generate=True, **kwargs)
+            margin = min((lambda top: (top[0] - top[1]).item())(step[0].topk(2).values) for step in answer.logits)
+            assert margin > 1e-4, (name, chat, margin)  # float32 takes the same ids
             content = [dict(type="text", text=p) if isinstance(p, str) else dict(type="image", image=FILES[p]) for p in chat]
             print(json.dumps(dict(model=name, request=dict(id=len(files), messages=[dict(role="user", content=content)]), input_ids=ids[0].tolist(),
-                                  logprobs=[round(x, 7) for x in own.tolist()])))
+                                  logprobs=[round(x, 7) for x in own.tolist()],
+                                  greedy=answer.sequences[0, ids.shape[1]:].tolist())))
         (sums / num).backward()
         grads = {k: v.grad.reshape(-1) for k, v in model.named_parameters() if ".experts." not in k}
         print(json.dumps(dict(model=name, loss=sums.item() / num, tokens=num,
