@@ -25,6 +25,7 @@ typedef struct cr_actor {
     cr_mesh *mesh; /* of the role; NULL: an engine, which holds the whole model */
     cr_group
         *sync_group; /* of the weight sync: the trained role, then engines; NULL: not in this run */
+    cr_group *reference_group; /* likewise, then a reference that follows */
     cr_device *dev;
     cr_model *model;
     cr_exchange *x;

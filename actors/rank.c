@@ -59,7 +59,7 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
             cr_stream_done(a->x, &entries.items[0], 1, a->ranks->name);
             cr_heartbeat_say(a->heart, "%s", op);
             cr_world_set_phase(a->world, NULL, op);
-            if (cr_ask_find(op, a->role, &ask, &how) == CR_OK && ask != CR_ASK_STOP)
+            if (cr_ask_find(op, a->ranks->worker, &ask, &how) == CR_OK && ask != CR_ASK_STOP)
                 cr_note(role_serve(role, ask, &command, &reply, &how));
             cr_actor_note_clock(a);
             should_stop = how.status == CR_OK && ask == CR_ASK_STOP;
@@ -92,23 +92,26 @@ static cr_status open_mesh(cr_actor *a, cr_err *err)
     return err->status;
 }
 
-/* The ranks of all roles that take the command, where there are engines. */
-static cr_status open_sync_group(cr_actor *a, cr_err *err)
+/* The ranks of all roles that take the command, the trained one and those that its weights come to, where there are such. */
+static cr_status open_sync_group(cr_actor *a, cr_ask ask, const char *name, cr_group **out,
+                                 cr_err *err)
 {
-    int *ranks, num = 0;
+    int *ranks, num = 0, num_train = a->layout.role[CR_ROLE_TRAIN].num;
 
-    if (!cr_ask_is_for(CR_ASK_SYNC, a->role) || !a->layout.role[CR_ROLE_INFER].num) return CR_OK;
+    if (!cr_ask_is_for(ask, a->ranks->worker)) return CR_OK;
     ranks = CR_NEW_ARRAY(int, a->layout.num_ranks);
     for (int r = 0; r < a->layout.num_ranks; r++)
-        if (cr_ask_is_for(CR_ASK_SYNC, cr_layout_role(&a->layout, r))) ranks[num++] = r;
-    cr_note(cr_group_create(a->world, a->dev, "weight_sync", ranks, num, &a->sync_group, err));
+        if (cr_ask_is_for(ask, a->layout.role[cr_layout_role(&a->layout, r)].worker))
+            ranks[num++] = r;
+    if (num > num_train) cr_note(cr_group_create(a->world, a->dev, name, ranks, num, out, err));
     cr_free(ranks);
     return err->status;
 }
 
 cr_status cr_actor_live(cr_actor *a, cr_err *err)
 {
-    CR_TRY(open_sync_group(a, err));
+    CR_TRY(open_sync_group(a, CR_ASK_SYNC, "weight_sync", &a->sync_group, err));
+    CR_TRY(open_sync_group(a, CR_ASK_SYNC_REFERENCE, "reference_sync", &a->reference_group, err));
     if (a->ranks->worker->task != CR_TASK_GENERATE) CR_TRY(open_mesh(a, err));
     if (a->ranks->worker->task == CR_TASK_GENERATE) {
         cr_generator *g;

@@ -303,6 +303,22 @@ static cr_status sync_weights(cr_trainer *t, const cr_record *command, cr_record
     return cr_weight_sync_send(t->f, t->a->sync_group, cr_dtype_of(infer->dtype), err);
 }
 
+/* The trained role sends, a reference that follows takes. */
+static cr_status sync_reference(cr_trainer *t, const cr_record *command, cr_record *reply,
+                                cr_err *err)
+{
+    const cr_worker_config *reference = t->a->layout.role[CR_ROLE_REFERENCE].worker;
+    int64_t num_bytes;
+
+    (void)command;
+    if (t->is_train)
+        return cr_weight_sync_send(t->f, t->a->reference_group, cr_dtype_of(reference->dtype), err);
+    CR_TRY(cr_weight_sync_blend(t->f, t->a->reference_group, t->a->config->follow.alpha, &num_bytes,
+                                err));
+    cr_record_set_int(reply, CR_FIELD_BYTES, num_bytes);
+    return CR_OK;
+}
+
 /* ---- phases ---- */
 
 /* Everything but what must stay; and what is packed for a micro-batch. */
@@ -365,6 +381,7 @@ static const struct op {
     [CR_ASK_DPO_STEP] = {CR_STATE_ALL, dpo_step},
     [CR_ASK_DISTILL_STEP] = {CR_STATE_ALL, distill_step},
     [CR_ASK_SYNC] = {CR_STATE_PARAMS, sync_weights},
+    [CR_ASK_SYNC_REFERENCE] = {CR_STATE_PARAMS, sync_reference},
     [CR_ASK_SAVE] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_save},
     [CR_ASK_RESUME] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_resume},
     [CR_ASK_SAVE_WAIT] = {0, cri_trainer_save_wait},

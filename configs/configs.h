@@ -122,6 +122,7 @@ typedef struct cr_config {
     cr_tag_templates templates;
     cr_row_keys rows;
     cr_best_keys best;
+    cr_follow_keys follow;
     cr_pair_config pairs; /* the loss of dpo */
     cr_distill_keys distill;
     cr_algorithm algorithm;
@@ -159,7 +160,6 @@ typedef struct cr_role_kind {
     size_t worker; /* its block: offset in cr_config */
 } cr_role_kind;
 extern const cr_role_kind cr_role_kinds[CR_NUM_ROLES];
-
 const char *cr_role_name(cr_role role, const cr_config *config); /* in this kind of run */
 /* Its block, borrowed, whether or not the role is in the run. */
 cr_worker_config *cr_role_worker(cr_role role, cr_config *config);

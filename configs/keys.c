@@ -205,6 +205,9 @@ const cri_key cri_keys[] = {
       "sum_then_normalize|normalize_then_sum", "advantages"),
     I("rlvr", "critic_warmup", "0", "0", "pipeline"),
     B("rlvr", "enable_reference", "false", "launcher"),
+    B("rlvr", "sync_ref_model", "false", "pipeline"), /* TRL's, and the next two */
+    I("rlvr", "ref_model_sync_steps", "512", "1", "pipeline"),
+    R("rlvr", "ref_model_mixup_alpha", "0.6", "1e-9..1", "reference"),
     B("rlvr", "enable_old_logprobs_recompute", "false", "pipeline"),
     B("rlvr", "force_disable_old_logprobs_recompute", "false", "pipeline"),
     B("rlvr", "use_rollout_log_probs", NULL, "pipeline"),
@@ -290,8 +293,11 @@ const cri_key cri_keys[] = {
     C("dpo", "loss_type", "sigmoid", PAIR_LOSSES, "loss"),         /* TRL's */
     R("dpo", "rpo_alpha", "0.0", "0..1e6", "loss"),                /* TRL's */
     B("dpo", "cache_reference_log_probs", "true", "dpo pipeline"), /* croll's own */
-    T("dpo", "prompt_key", "instruction", "prompts"),              /* a fixed name in ROLL */
-    T("dpo", "query_key", NULL, "prompts"),                        /* as of sft, and the next */
+    B("dpo", "sync_ref_model", "false", "dpo pipeline"),           /* TRL's, and the next two */
+    I("dpo", "ref_model_sync_steps", "512", "1", "dpo pipeline"),
+    R("dpo", "ref_model_mixup_alpha", "0.6", "1e-9..1", "reference"),
+    T("dpo", "prompt_key", "instruction", "prompts"), /* a fixed name in ROLL */
+    T("dpo", "query_key", NULL, "prompts"),           /* as of sft, and the next */
     T("dpo", "system_key", NULL, "prompts"),
     T("dpo", "chosen_key", "chosen", "prompts"),
     T("dpo", "rejected_key", "rejected", "prompts"),

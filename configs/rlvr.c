@@ -639,7 +639,10 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     cri_bind_opd(c, root, d);
     cri_bind_critic(c, root, d);
     cri_check_shared(c, root, d);
-    if (!c->val_only) derive_reference(c, root, d);
+    if (!c->val_only) {
+        derive_reference(c, root, d);
+        cri_bind_follow(c, root, d);
+    }
     c->is_async = cri_real_of(root, "async_generation_ratio") > 0;
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);

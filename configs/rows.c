@@ -140,6 +140,7 @@ void cri_load_dpo(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_pairs(c, root, d);
     c->reference.is_needed = true;
     cri_place_reference(c, d);
+    cri_bind_follow(c, root, d);
     cri_check_sizes(c, d);
     cri_check_positions(c, d);
     check_dpo(c, d);

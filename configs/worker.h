@@ -86,8 +86,14 @@ typedef enum cr_task {
     CR_TASK_TRAIN,    /* an optimizer and the commands of training: fsdp2_train */
     CR_TASK_GENERATE, /* an engine with a copy of the trained weights */
     CR_TASK_SCORE,    /* log-probs of a model of its own: fsdp2_infer */
-    CR_TASK_VALUE     /* values of a model of its own, and their training: fsdp2_train */
+    CR_TASK_FOLLOW, /* likewise, of a reference that the trained weights come to (sync_ref_model) */
+    CR_TASK_VALUE   /* values of a model of its own, and their training: fsdp2_train */
 } cr_task;
+/* It has a model of its own, which is not the one that trains. */
+static inline bool cr_task_scores(cr_task task)
+{
+    return task == CR_TASK_SCORE || task == CR_TASK_FOLLOW;
+}
 static inline bool cr_task_trains(cr_task task)
 {
     return task == CR_TASK_TRAIN || task == CR_TASK_VALUE;

@@ -86,7 +86,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
                             end_host, a};
     const cr_worker_config *keys = cr_model_keys_of(a->config, a->ranks->worker);
     const bool is_trained =
-        a->ranks->worker->task != CR_TASK_SCORE; /* the model that trains, or an engine's */
+        !cr_task_scores(a->ranks->worker->task); /* the model that trains, or an engine's */
     const cr_model_options options =
         cr_model_options_of(keys, a->ranks->worker->task == CR_TASK_TRAIN);
     int world_rank;

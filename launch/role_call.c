@@ -43,7 +43,7 @@ cr_status cr_role_call_begin(cr_run *run, cr_role_call *call, cr_err *err)
     }
     for (int role = 0; role < CR_NUM_ROLES; role++)
         if (role == (int)call->role ||
-            (call->role == CR_NUM_ROLES && cr_ask_is_for(call->ask, (cr_role)role)))
+            (call->role == CR_NUM_ROLES && cr_ask_is_for(call->ask, run->layout.role[role].worker)))
             CR_TRY(ask_role(run, call, (cr_role)role, err));
     return CR_OK;
 }

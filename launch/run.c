@@ -540,7 +540,8 @@ cr_status cr_run_send(cr_run *run, cr_role role, int rank, cr_ask ask, cr_record
     cr_buf packed = {0};
     char stream[96];
 
-    CR_CHECK(cr_ask_is_for(ask, role), "%s is asked for %s", run->layout.role[role].name, op);
+    CR_CHECK(cr_ask_is_for(ask, run->layout.role[role].worker), "%s is asked for %s",
+             run->layout.role[role].name, op);
     *out = (cr_request){.role = role, .rank = rank, .ask = ask};
     snprintf(out->name, sizeof out->name, "%lld", (long long)++run->num_requests);
     snprintf(stream, sizeof stream, "cmd:%s:%d", run->layout.role[role].name, rank);

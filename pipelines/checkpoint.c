@@ -502,8 +502,7 @@ static cr_status check_state(const cr_config *config, const char *path, cr_err *
 {
     for (int r = 0; r < CR_NUM_ROLES && err->status == CR_OK; r++) {
         char *state = cr_asprintf("%s/state/%s.json", path, cr_role_name((cr_role)r, config));
-        bool is_needed =
-            cr_role_in_run((cr_role)r, config) && cr_ask_is_for(CR_ASK_RESUME, (cr_role)r);
+        bool is_needed = cr_ask_is_for(CR_ASK_RESUME, cr_role_in_run((cr_role)r, config));
         if (is_needed && !cr_file_exists(state))
             cr_fail(
                 err, CR_EFORMAT,

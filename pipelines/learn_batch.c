@@ -48,7 +48,7 @@ cr_status cri_ask_role(cr_run *run, cr_role role, cri_learn_batch *b, cr_batch_c
 {
     const cr_config *c = run->config;
     const bool is_base = role == CR_ROLE_REFERENCE && c->reference.is_of_trainer,
-               is_train = cr_ask_is_for(CR_ASK_TRAIN_STEP, role),
+               is_train = cr_ask_is_for(CR_ASK_TRAIN_STEP, run->layout.role[role].worker),
                is_critic = role == CR_ROLE_CRITIC;
     cr_record command = {0};
     cr_role_call call = {.role = is_base ? CR_ROLE_TRAIN : role,

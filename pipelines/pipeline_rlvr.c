@@ -13,6 +13,7 @@
 #include "launch/role_call.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/eval/eval.h"
+#include "pipelines/follow/follow.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/progress.h"
 #include "pipelines/replay/recorded.h"
@@ -456,6 +457,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     cr_verdict_warn(&rollout, "step", step);
     if (step % s->c->logging_steps == 0) show_samples(s, &rollout, step);
     CR_TRY_GOTO(out, learn(s, &rollout, step, m, err));
+    CR_TRY_GOTO(out, cr_follow(run, step, m, err));
     if (is_last &&
         s->c->has_validation) { /* what came out of it: ROLL leaves that to the next run */
         CR_TRY_GOTO(out, sync_weights(s, NULL, err));

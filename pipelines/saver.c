@@ -158,7 +158,7 @@ static cr_status commit(const cr_saver *s, const cr_role_call *call, cr_err *err
     for (int role = 0; role < CR_NUM_ROLES && err->status == CR_OK; role++) {
         const struct cr_role_ranks *ranks = &s->run->layout.role[role];
         size_t num_of_role;
-        if (!ranks->num || !cr_ask_is_for(call->ask, (cr_role)role)) continue;
+        if (!ranks->num || !cr_ask_is_for(call->ask, ranks->worker)) continue;
         cr_note(add_up(replies, ranks, written + num, &num_of_role, err));
         num += num_of_role;
         replies += ranks->num;

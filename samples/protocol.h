@@ -21,6 +21,7 @@ typedef enum cr_ask {
     CR_ASK_DPO_STEP,
     CR_ASK_DISTILL_STEP,
     CR_ASK_SYNC,
+    CR_ASK_SYNC_REFERENCE, /* of a reference that follows (sync_ref_model) */
     CR_ASK_SAVE,
     CR_ASK_SAVE_POLL,
     CR_ASK_SAVE_WAIT,
@@ -34,9 +35,11 @@ typedef enum cr_ask {
 const char *cr_ask_name(cr_ask ask);
 /* What metrics of phases call it (reports/phase_metrics.h); NULL: it has none. */
 const char *cr_ask_phase(cr_ask ask);
-bool cr_ask_is_for(cr_ask ask, cr_role role);
+/* By the task of a role; w NULL: it is not in the run. */
+bool cr_ask_is_for(cr_ask ask, const cr_worker_config *w);
 /* CR_EFORMAT: the role knows no such command. */
-CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_err *err);
+CR_MUST cr_status cr_ask_find(const char *name, const cr_worker_config *w, cr_ask *out,
+                              cr_err *err);
 
 /* Streams, and the groups of their consumers: the role that generates, reward workers, the pipeline. */
 #define CR_STREAM_PROMPTS   "prompts"

@@ -175,7 +175,8 @@ cr_mem *cri_arena_at(const cr_fsdp *f, cri_kind kind);
 /* To be called by who writes masters, moments, values or frozen shards: the host's copies, and weights, are old now. */
 void cri_states_changed(cr_fsdp *f);
 CR_MUST cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
-CR_MUST cr_status cri_shards_read_frozen(cr_fsdp *f, const char *folder, cr_err *err); /* again */
+/* Frozen parameters, and values of one that does not train, from another MODEL. */
+CR_MUST cr_status cri_shards_read_model(cr_fsdp *f, const char *folder, cr_err *err);
 void cri_shards_destroy(cr_fsdp *f);
 /* CR_EARG if one of the states (enum cr_states) is on the host. */
 CR_MUST cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err);

@@ -309,14 +309,15 @@ static cr_status fill_all(cr_fsdp *f, cr_err *err)
     return err->status;
 }
 
-cr_status cri_shards_read_frozen(cr_fsdp *f, const char *model_folder, cr_err *err)
+cr_status cri_shards_read_model(cr_fsdp *f, const char *model_folder, cr_err *err)
 {
     cr_weights *source;
 
     cri_states_changed(f);
     f->frozen_version++;
     CR_TRY(cr_weights_open(model_folder, f->model, &source, err));
-    cr_note(fill(f, source, false, err));
+    if (f->args.is_train || fill(f, source, true, err) == CR_OK)
+        cr_note(fill(f, source, false, err));
     cr_weights_close(source);
     return err->status;
 }

@@ -138,7 +138,7 @@ enum cr_states {
 CR_MUST cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err);
 CR_MUST cr_status cr_fsdp_load(cr_fsdp *f, unsigned states, cr_err *err);
 
-/* ---- weight sync: train shards to full copies of the generation engine ---- */
+/* ---- weight sync: train shards to full copies of the generation engine, or to shards of a reference ---- */
 
 /* The engine's copy: every parameter whole, in `dtype` (in float32 those of modules that are). */
 typedef struct cr_weight_copy cr_weight_copy;
@@ -157,6 +157,12 @@ int64_t cr_weight_copy_sync_bytes(const cr_weight_copy *r, bool is_first);
 CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_err *err);
 /* Checks every checksum, then points param->weight into the copy. */
 CR_MUST cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group, cr_err *err);
+enum { CR_BLEND_BYTES = 2 << 20 /* that a blend works in, beside what has come */ };
+/* The values of f (fsdp2_infer, on any mesh; nothing frozen) become alpha x the sender's + (1 - alpha) x what they were: computed in float32
+ * from what the sender's are in the dtype of each value, and rounded to it once; alpha 1 copies. *num_bytes: that have come to this rank.
+ * Each time all parameters go. */
+CR_MUST cr_status cr_weight_sync_blend(cr_fsdp *f, cr_group *group, double alpha,
+                                       int64_t *num_bytes, cr_err *err);
 
 /* num_bytes: the whole gathered buffer, the whole buffer before its reduction, the shard. */
 typedef struct cr_traffic_count {

@@ -46,4 +46,10 @@ typedef struct cr_best_keys {
     double threshold;
 } cr_best_keys;
 
+/* A reference that follows the policy: TRL's sync_ref_model. */
+typedef struct cr_follow_keys {
+    int64_t steps; /* from a sync to the next one; 0: it stays as it is */
+    double alpha;  /* ref_model_mixup_alpha: share of the policy */
+} cr_follow_keys;
+
 #endif

@@ -86,7 +86,7 @@ static cr_status check_writer(const cr_config *config, const cr_hosts *hosts,
     if (config->checkpoint_hosts == CR_FILES_SHARED || !hosts->list) return CR_OK;
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const struct cr_role_ranks *ranks = &layout->role[r];
-        if (!cr_ask_is_for(CR_ASK_SAVE, (cr_role)r) || !ranks->num) continue;
+        if (!cr_ask_is_for(CR_ASK_SAVE, ranks->worker) || !ranks->num) continue;
         if (!has_rank_here(hosts, ranks->first, ranks->num))
             return cr_fail(
                 err, CR_ECONFIG,

@@ -6,6 +6,7 @@
 #include "configs/configs.h"
 #include "data/prompts.h"
 #include "exchange/record.h"
+#include "pipelines/follow/follow.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/rows/rows.h"
 #include "reports/metrics.h"
@@ -191,6 +192,7 @@ static cr_status steps(cr_rows *r, cr_err *err)
         if (r->c->has_validation && run->step % r->c->eval_steps == 0)
             CR_TRY_GOTO(out, validate(r, false, &m, err));
         CR_TRY_GOTO(out, train(r, run->step, &m, err));
+        CR_TRY_GOTO(out, cr_follow(run, run->step, &m, err));
         if (r->c->has_validation && is_last) CR_TRY_GOTO(out, validate(r, true, &m, err));
         should_save =
             is_last || cr_run_should_stop() || (run->step > 0 && run->step % r->c->save_steps == 0);

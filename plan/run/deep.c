@@ -112,6 +112,27 @@ static cr_status check_all_ends(const cr_config *c, const cr_model *model, cr_er
     return CR_OK;
 }
 
+/* A reference that follows the policy is the model that trains, with weights of its own. */
+static cr_status check_follower(const cr_config *c, const cr_worker_config *w,
+                                const cr_model *model, cr_err *err)
+{
+    cr_model *trained = NULL;
+    bool is_same;
+
+    if (w->task != CR_TASK_FOLLOW || !c->train.model_path) return CR_OK;
+    CR_TRY(cr_model_open(c->train.model_path, &trained, err));
+    is_same = trained->num_params == model->num_params;
+    for (size_t i = 0; i < model->num_params && is_same; i++)
+        is_same = strcmp(trained->params[i]->name, model->params[i]->name) == 0 &&
+                  trained->params[i]->num_elems == model->params[i]->num_elems;
+    cr_model_free(trained);
+    return is_same ? CR_OK
+                   : cr_fail(err, CR_ECONFIG,
+                             "sync_ref_model: %s has other parameters than the trained %s: it "
+                             "cannot take their weights",
+                             w->model_path, c->train.model_path);
+}
+
 /* The tree of a role exists, and what the file says of its modules matches something. */
 static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *ranks, cr_err *err)
 {
@@ -127,6 +148,7 @@ static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *rank
         (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
          check_learners(model, ranks->name, err) == CR_OK) &&
         check_weights(c, w, model, err) == CR_OK && check_groups(w, model, err) == CR_OK &&
+        check_follower(c, w, model, err) == CR_OK &&
         (w->task != CR_TASK_GENERATE || check_all_ends(c, model, err) == CR_OK) &&
         w->ep_size <= 1 && w->strategy != CR_STRATEGY_OTHER)
         cr_note(cr_units_build(model, &policy, 1, &units, err));

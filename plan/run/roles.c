@@ -67,7 +67,7 @@ static void arithmetic(cr_plan *p)
 static cr_status open_model(const char *folder, const cr_worker_config *train, cr_task task,
                             cr_model **out, cr_err *err)
 {
-    const bool should_freeze = task != CR_TASK_SCORE;
+    const bool should_freeze = !cr_task_scores(task);
     const cr_model_options options = cr_model_options_of(train, task == CR_TASK_TRAIN),
                            *with = should_freeze ? &options : NULL;
     json_t *known = cr_dir_exists(folder) ? NULL : cr_shape_config(folder);
@@ -111,6 +111,17 @@ static cr_status plan_critic(const cr_plan *p, const cr_worker_config *w, cr_pla
     return plan_learner(w, &batch, p->with_moments, out, err);
 }
 
+/* Of a reference that follows: the policy's values come beside its own (cr_weight_sync_blend). */
+static void add_following(const cr_worker_config *w, cr_plan_role *out)
+{
+    const int64_t values = out->phase[0].bytes.values;
+    cr_plan_bytes bytes = {.values = values, .kept = w->is_offloaded ? out->host_bytes : values};
+
+    if (w->task != CR_TASK_FOLLOW) return;
+    if (!w->is_offloaded) bytes.kept += CR_BLEND_BYTES;
+    out->phase[out->num_phases++] = (struct cr_plan_phase){"sync", bytes};
+}
+
 /* A role with a model of its own that is run forward over the samples of a step. */
 static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role *out, cr_err *err)
 {
@@ -125,6 +136,7 @@ static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role 
     batch.base_forwards = 0;
     if (open_model(w->model_path, &p->config.train, CR_TASK_SCORE, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, &batch, out, err));
+    if (err->status == CR_OK) add_following(w, out);
     cr_model_free(model);
     return err->status;
 }

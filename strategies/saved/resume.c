@@ -186,6 +186,7 @@ static cr_status list_moves(reader *r, cr_err *err)
 {
     cr_weight_map mine = {0}, seconds = {0}, files = {0};
 
+    if (!r->f->args.is_train) return CR_OK;
     if (cri_map_states(r->f->model, json_object_get(r->index, "params"), r->index_path, &files,
                        err) == CR_OK) {
         cri_map_kept(r->f, /*is_trained=*/true, /*is_written=*/false, &mine);
@@ -302,7 +303,7 @@ static cr_status produce_files(void *ctx, cri_records *to, cr_err *err)
 {
     reader *r = ctx;
 
-    for (int file = 0; file < CRI_NUM_STATES; file++)
+    for (int file = 0; file < CRI_NUM_STATES && r->f->args.is_train; file++)
         CR_TRY(put_file(r, to, file, err));
     return r->spool ? put_file(r, to, CRI_FILE_MODEL, err) : CR_OK;
 }
@@ -389,7 +390,7 @@ out:
     return err->status;
 }
 
-/* ---- frozen parameters ---- */
+/* ---- what is in MODEL only: frozen parameters, and values of a role that does not train ---- */
 
 /* Where MODEL is not here or in parts: a copy of it for the ranks of this host, for as long as they read. */
 static cr_status open_spool(reader *r, cr_err *err)
@@ -416,11 +417,11 @@ static cr_status open_spool(reader *r, cr_err *err)
     return cr_agree(r->f->mesh->group[CR_AXIS_ALL], "folders for MODEL", err);
 }
 
-static cr_status read_frozen(reader *r, cr_err *err)
+static cr_status read_model(reader *r, cr_err *err)
 {
     char *model = r->spool ? cr_strdup(r->spool) : cr_path_join(r->folder, r->role);
 
-    cr_note(cri_shards_read_frozen(r->f, model, err));
+    cr_note(cri_shards_read_model(r->f, model, err));
     cr_free(model);
     return err->status;
 }
@@ -478,7 +479,7 @@ static cr_status read_states(reader *r, cr_err *err)
     bool are_enough = false;
 
     if (!r->shards && r->are_all_here) {
-        for (int file = 0; file < CRI_NUM_STATES; file++)
+        for (int file = 0; file < CRI_NUM_STATES && r->f->args.is_train; file++)
             CR_TRY(read_own(r, file, err));
     } else if (!r->shards) {
         CR_TRY(stream(r, r->folder, r->lead, produce_files, r, err));
@@ -552,7 +553,7 @@ static cr_status check_base(reader *r, cr_err *err)
 static cr_status read_all(reader *r, cr_err *err)
 {
     cr_fsdp *f = r->f;
-    bool has_frozen; /* in the checkpoint; the base of adapters is not */
+    bool has_more; /* in MODEL; the base of adapters is not in the checkpoint */
 
     CR_TRY(read_index(r, err));
     f->num_updates = json_integer_value(json_object_get(r->index, "updates"));
@@ -565,10 +566,10 @@ static cr_status read_all(reader *r, cr_err *err)
     CR_TRY(check_optimizers(r, err));
     cr_note(list_moves(r, err));
     CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));
-    has_frozen = f->units.num_frozen && !f->model->adapters;
-    if (has_frozen && (r->shards || !r->are_all_here)) CR_TRY(open_spool(r, err));
+    has_more = !f->args.is_train || (f->units.num_frozen && !f->model->adapters);
+    if (has_more && (r->shards || !r->are_all_here)) CR_TRY(open_spool(r, err));
     CR_TRY(read_states(r, err));
-    return has_frozen ? read_frozen(r, err) : CR_OK;
+    return has_more ? read_model(r, err) : CR_OK;
 }
 
 cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, bool is_here,

@@ -313,7 +313,7 @@ static int64_t bytes_of_pieces(const struct cri_save *s)
 
 /* What the lead says of the whole: the header of MODEL, and the state's index, which names the parts of the ranks. */
 static cr_status list_whole(struct cri_save *s, const cri_model_plan *p, json_t *index,
-                            bool has_state, cr_err *err)
+                            bool has_index, bool has_state, cr_err *err)
 {
     int64_t need = 0;
 
@@ -327,7 +327,7 @@ static cr_status list_whole(struct cri_save *s, const cri_model_plan *p, json_t 
     for (size_t i = 0; has_state && i < CRI_NUM_STATES; i++)
         s->saved.num_bytes[i] =
             (int64_t)sizeof(float) * json_integer_value(json_object_get(index, "elements"));
-    if (has_state) CR_TRY(cr_json_add_value(&s->index, index, err));
+    if (has_index) CR_TRY(cr_json_add_value(&s->index, index, err));
     for (int i = 0; i < CR_SAVED_FILES; i++)
         need += s->saved.num_bytes[i];
     return check_room(s, need + (int64_t)s->index.num_bytes, err);
@@ -345,7 +345,8 @@ static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, 
         list_moves(f, s, CRI_FILE_MODEL, is_trained, cri_kept(f, is_trained, saved(f, s, 0)),
                    &p.map);
     if (has_state) cr_note(list_states(f, s, json_object_get(index, "params"), err));
-    if (s->is_lead && err->status == CR_OK) cr_note(list_whole(s, &p, index, has_state, err));
+    if (s->is_lead && err->status == CR_OK)
+        cr_note(list_whole(s, &p, index, !save_only_model, has_state, err));
     if (s->kind == CR_SAVE_EACH && err->status == CR_OK)
         cr_note(check_room(s, bytes_of_pieces(s), err));
     cri_model_plan_free(&p);

@@ -123,7 +123,7 @@ static void trainer(cr_model *model, cr_device *dev, cr_group *group, const cr_m
     OK(cr_mesh_create(world, dev, "actor_train", ranks, shape, &mesh, &err));
     OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
     for (int update = 0; update < 5; update++) {
-        if (update == 4) f->frozen_version++; /* as after cri_shards_read_frozen */
+        if (update == 4) f->frozen_version++; /* as after cri_shards_read_model */
         OK(cr_weight_sync_send(f, group, s->dtype, &err));
         check_traffic(0);
         add_one(f);

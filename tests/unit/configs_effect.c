@@ -217,7 +217,7 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->distill.kd.adaptive_kl_alpha), SHOW(c->distill.kd.skew_lambda);
     SHOW(c->distill.distill_loss_weight), SHOW(c->distill.distill_on_prompt);
     SHOW(c->best.metric), SHOW(c->best.is_greater_better), SHOW(c->best.patience);
-    SHOW(c->best.threshold);
+    SHOW(c->best.threshold), SHOW(c->follow.steps), SHOW(c->follow.alpha);
     SHOW(c->rows.shuffle), SHOW(c->reference.is_given), SHOW(c->has_validation);
     show_algorithm(out, &c->algorithm);
     show_envs(out, c->envs);

@@ -189,7 +189,10 @@ static int count(int *num_partial)
 /* The step of the checkpoint that a resume takes, and the life that wrote it. */
 static int find(int min, int *life)
 {
-    cr_config config = {.resume = (char[]){""}, .output_dir = dir, .checkpoint_dir = dir};
+    cr_config config = {.resume = (char[]){""},
+                        .output_dir = dir,
+                        .checkpoint_dir = dir,
+                        .infer = {.task = CR_TASK_GENERATE}};
     char *path;
     int64_t first_step;
     cr_err err = {0};
@@ -303,7 +306,10 @@ static void c51_refused(void **state)
 {
     const history h = {"", 2, 0, 0, 0, true};
     char path[96], manifest[160];
-    cr_config config = {.resume = path, .output_dir = dir, .checkpoint_dir = dir};
+    cr_config config = {.resume = path,
+                        .output_dir = dir,
+                        .checkpoint_dir = dir,
+                        .infer = {.task = CR_TASK_GENERATE}};
     static const char *const texts[] = {"{}",
                                         "{\"step\":2,\"files\":{}}",
                                         "{\"step\":2",
@@ -361,7 +367,10 @@ static void older_in_place(void **state)
     char first[96], second[96], file[160], hex[CR_DIGEST_TEXT];
     cr_buf text = {0};
     json_t *root;
-    cr_config config = {.resume = second, .output_dir = dir, .checkpoint_dir = dir};
+    cr_config config = {.resume = second,
+                        .output_dir = dir,
+                        .checkpoint_dir = dir,
+                        .infer = {.task = CR_TASK_GENERATE}};
     char *found;
     int64_t first_step, size;
     cr_err err = {0};

@@ -8,15 +8,21 @@
 
 static void test_commands_are_found_by_their_roles_only(void **state)
 {
+    static const cr_worker_config train = {.name = "actor_train", .task = CR_TASK_TRAIN},
+                                  infer = {.name = "actor_infer", .task = CR_TASK_GENERATE},
+                                  reference = {.name = "reference", .task = CR_TASK_SCORE},
+                                  follower = {.name = "reference", .task = CR_TASK_FOLLOW},
+                                  critic = {.name = "critic", .task = CR_TASK_VALUE},
+                                  *const all[] = {&train, &infer, &reference, &follower, &critic};
     int num = 0;
 
     (void)state;
     for (int a = 0; a < CR_NUM_ASKS; a++)
-        for (int r = 0; r < CR_NUM_ROLES; r++) {
+        for (size_t r = 0; r < CR_COUNT(all); r++) {
             cr_err err = {0};
             cr_ask found = CR_NUM_ASKS;
-            cr_status status = cr_ask_find(cr_ask_name((cr_ask)a), (cr_role)r, &found, &err);
-            if (cr_ask_is_for((cr_ask)a, (cr_role)r)) {
+            cr_status status = cr_ask_find(cr_ask_name((cr_ask)a), all[r], &found, &err);
+            if (cr_ask_is_for((cr_ask)a, all[r])) {
                 assert_int_equal(status, CR_OK);
                 assert_int_equal(found, a);
                 num++;
@@ -26,21 +32,27 @@ static void test_commands_are_found_by_their_roles_only(void **state)
             }
         }
     assert_int_equal(num, 32);
-    assert_true(cr_ask_is_for(CR_ASK_VALUES, CR_ROLE_CRITIC));
-    assert_true(cr_ask_is_for(CR_ASK_RESUME, CR_ROLE_CRITIC));
-    assert_false(cr_ask_is_for(CR_ASK_SYNC, CR_ROLE_CRITIC)); /* engines have actor_train's */
-    assert_true(cr_ask_is_for(CR_ASK_LOG_PROBS, CR_ROLE_REFERENCE));
-    assert_false(cr_ask_is_for(CR_ASK_TRAIN_STEP, CR_ROLE_REFERENCE));
-    assert_false(cr_ask_is_for(CR_ASK_GENERATE, CR_ROLE_TRAIN));
+    assert_true(cr_ask_is_for(CR_ASK_VALUES, &critic));
+    assert_true(cr_ask_is_for(CR_ASK_RESUME, &critic));
+    assert_false(cr_ask_is_for(CR_ASK_SYNC, &critic)); /* engines have actor_train's */
+    assert_true(cr_ask_is_for(CR_ASK_LOG_PROBS, &reference));
+    assert_false(cr_ask_is_for(CR_ASK_SAVE, &reference));
+    assert_true(cr_ask_is_for(CR_ASK_SAVE, &follower));
+    assert_false(cr_ask_is_for(CR_ASK_SYNC_REFERENCE, &reference));
+    assert_true(cr_ask_is_for(CR_ASK_SYNC_REFERENCE, &train));
+    assert_false(cr_ask_is_for(CR_ASK_TRAIN_STEP, &follower));
+    assert_false(cr_ask_is_for(CR_ASK_GENERATE, &train));
+    assert_false(cr_ask_is_for(CR_ASK_STOP, NULL)); /* not in the run */
 }
 
 static void test_unknown_commands(void **state)
 {
+    static const cr_worker_config worker = {.name = "actor_train", .task = CR_TASK_TRAIN};
     cr_err err = {0};
     cr_ask found;
 
     (void)state;
-    assert_int_equal(cr_ask_find("train", CR_ROLE_TRAIN, &found, &err), CR_EFORMAT);
+    assert_int_equal(cr_ask_find("train", &worker, &found, &err), CR_EFORMAT);
     assert_non_null(strstr(err.msg, "actor_train does not know the command train"));
 }
 

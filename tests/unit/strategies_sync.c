@@ -22,7 +22,8 @@ static cr_buf wire;
 /* What the sender said last under each name; the receiver says the version of the frozen parameters that it has. */
 static const char *const names[] = {"weight sync", "weight map", "weight sums"};
 static cr_buf said[CR_COUNT(names)];
-static int64_t greeting[3]; /* of the receiver: it sends nothing, has no version, and that one */
+static int64_t
+    greeting[4]; /* of the receiver: it sends nothing, has no version, that one, and is not cut */
 
 static int64_t *sender_version(void)
 {
