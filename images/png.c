@@ -37,6 +37,21 @@ static void on_read(png_structp png, png_bytep to, size_t num)
     r->at += num;
 }
 
+/* Each chunk ends within the file: libpng takes memory for the length that a chunk claims, before it reads it. */
+static bool has_whole_chunks(const cri_image_file *f)
+{
+    enum { SIGNATURE = 8, FRAME = 12 }; /* length, name and check sum of a chunk */
+
+    for (size_t at = SIGNATURE; f->num_bytes - at >= FRAME;) {
+        const uint8_t *head = f->data + at;
+        size_t num = (size_t)head[0] << 24 | (size_t)head[1] << 16 | (size_t)head[2] << 8 | head[3];
+        if (num > f->num_bytes - at - FRAME) return false;
+        if (memcmp(head + 4, "IEND", 4) == 0) return true;
+        at += FRAME + num;
+    }
+    return false;
+}
+
 static void read_orientation(png_structp png, png_infop info, cri_image_file *file)
 {
     png_uint_32 num_bytes;
@@ -82,10 +97,13 @@ static void read_pixels(png_structp png, png_infop info, reader *r, cr_image *ou
 cr_status cri_png_decode(cri_image_file *file, cr_image *out, cr_err *err)
 {
     reader r = {.file = file, .err = err};
-    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, on_error, on_warning);
-    png_infop info = png ? png_create_info_struct(png) : NULL;
-    png_infop end = png ? png_create_info_struct(png) : NULL;
+    png_structp png;
+    png_infop info, end;
 
+    if (!has_whole_chunks(file)) return cr_fail(err, CR_EFORMAT, "the file is cut off");
+    png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, on_error, on_warning);
+    info = png ? png_create_info_struct(png) : NULL;
+    end = png ? png_create_info_struct(png) : NULL;
     CR_CHECK(png && info && end, "libpng cannot be used");
     if (setjmp(png_jmpbuf(png)) == 0) {
         png_set_read_fn(png, &r, on_read);

@@ -96,6 +96,37 @@ static void claim_png(cr_buf *file, uint32_t width, uint32_t height)
         head[13 + i] = (uint8_t)(~crc >> (24 - 8 * i));
 }
 
+/* KiB of addresses that were in use at once, touched or not. */
+static long max_addresses(void)
+{
+    char line[200];
+    long num = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "VmPeak: %ld", &num) == 1) break;
+    fclose(f);
+    assert_true(num > 0);
+    return num;
+}
+
+/* A chunk says that it has 2 GB, and the file ends. */
+static void long_chunk(void **state)
+{
+    static const char name[] = "\x7e\0\0\0iTXt0123456789abcdef";
+    long before = max_addresses();
+    cr_buf png = {0};
+
+    (void)state;
+    read_file("png_rgb.png", &png);
+    png.num_bytes = 33; /* the signature and IHDR */
+    cr_buf_add(&png, name, sizeof name);
+    refused(png.data, png.num_bytes, CR_IMAGE_MAX_PIXELS, "PNG: the file is cut off");
+    assert_true(max_addresses() - before < 1 << 20);
+    cr_buf_free(&png);
+}
+
 static void bombs(void **state)
 {
     struct rusage before, after;
@@ -201,9 +232,9 @@ static void processors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(types), cmocka_unit_test(cut),
-                                       cmocka_unit_test(bombs), cmocka_unit_test(damaged),
-                                       cmocka_unit_test(processors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(types),   cmocka_unit_test(cut),
+                                       cmocka_unit_test(bombs),   cmocka_unit_test(long_chunk),
+                                       cmocka_unit_test(damaged), cmocka_unit_test(processors)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
