@@ -30,6 +30,9 @@ typedef enum cr_choice_ratio { CR_RATIO_TOKEN, CR_RATIO_SEQ } cr_choice_ratio;
 
 typedef enum cr_choice_logprobs { CR_LOGPROBS_SAMPLED, CR_LOGPROBS_RAW } cr_choice_logprobs;
 
+/* det_iou_threshold; from CR_IOU_FIRST on 0.5, 0.55 .. 0.95, 0.99. */
+typedef enum cr_choice_iou { CR_IOU_AVERAGE, CR_IOU_DYNAMIC, CR_IOU_FIRST } cr_choice_iou;
+
 /* Of a critic: names and first values of its head. */
 typedef enum cr_choice_value_head {
     CR_VALUE_HEAD_NONE,

@@ -29,15 +29,15 @@ typedef struct cr_judge_answer {
 /* What a format_pattern means: Python's re.match with DOTALL and MULTILINE. */
 #define CR_FORMAT_WHOLE "\\A(?ms:%s)"
 
-/* Of the rules format, length and repetition (docs/rewards.md). */
+/* Of the rules format, length, repetition and detection (docs/rewards.md). */
 typedef struct cr_reward_terms {
     char *format_pattern; /* NULL: ROLL's, unless there are tags */
     char **format_tags;
     size_t num_format_tags;
     int64_t overlong_tokens, max_response_tokens; /* 0: no overlong_buffer */
-    double overlong_factor;
-    int64_t repetition_n_grams;
-    double repetition_max_penalty;
+    double overlong_factor, repetition_max_penalty;
+    int64_t repetition_n_grams, num_steps; /* of the run, for CR_IOU_DYNAMIC */
+    int iou_threshold;                     /* a cr_choice_iou, or one after it */
 } cr_reward_terms;
 
 /* Of the rule code. */

@@ -483,7 +483,9 @@ const cri_key cri_keys[] = {
     LATER("data_args", "video_max_pixels", CRI_ANY, NULL, NULL),
     LATER("data_args", "video_min_pixels", CRI_ANY, NULL, NULL),
     LATER("data_args", "video_fps", CRI_ANY, NULL, NULL),
-    LATER("data_args", "video_maxlen", CRI_ANY, NULL, NULL),
+    LATER("data_args", "video_total_pixels", CRI_ANY, NULL, NULL),
+    LATER("data_args", "video_max_frames", CRI_ANY, NULL, NULL),
+    LATER("data_args", "video_resize_chunk_frames", CRI_ANY, NULL, NULL),
     LATER("data_args", "audio_folder", CRI_TEXT, NULL, NULL),
     LATER("data_args", "custom_data_kwargs_func", CRI_TEXT, NULL, NULL),
     DEAD("data_args", "id"),
@@ -582,6 +584,8 @@ const cri_key cri_keys[] = {
     R("reward", "reward_weight", "1.0", "-1e6..1e6", "rollouts, advantages"), /* croll's own */
     C("reward", "on_failure", "no_verdict", "no_verdict|abstain", "rollouts"),
     C("reward", "reward_type", NULL, "loose|soft|strict", "reward workers"),
+    READ("reward", "det_iou_threshold", CRI_ANY, "average",
+         "reward workers"), /* ROLL's variable DET_IOU_THRESHOLD */
     R("reward", "response_length_penalty_coef", "0.0", NULL, "reward workers"),
     K("reward", "query_filter_config", "query_filter"),
     T("reward", "exec", NULL, "reward workers"), /* croll's own, and the next */
@@ -638,19 +642,19 @@ const cri_key cri_keys[] = {
 const size_t cri_num_keys = CR_COUNT(cri_keys);
 
 const cri_reward_class cri_reward_classes[] = {
-    {"MathRuleRewardWorker", "math_rule", true},
-    {"GeneralRuleRewardWorker", "ifeval", true},
-    {"MultipleChoiceBoxedRuleRewardWorker", "multiple_choice_boxed", true},
-    {"CrossThinkQARuleRewardWorker", "crossthinkqa", true},
-    {"GeneralValRuleRewardWorker", "general_val", true},
-    {"CodeSandboxRewardWorker", "code", true},
-    {"LLMJudgeRewardWorker", "llm_judge", true},
-    {"RemoteRewardSystemWorker", "remote", true},
-    {"DetectionRewardWorker", "detection", false},
-    {"VideoR1RewardWorker", "video_r1", false},
-    {"MultipleChoiceBoxedRewardWorker", "multiple_choice_boxed", true},
-    {"FormatRuleRewardWorker", "format", true}, /* croll's own */
-    {"LengthRuleRewardWorker", "length", true},
-    {"RepetitionRuleRewardWorker", "repetition", true},
+    {"MathRuleRewardWorker", "math_rule"},
+    {"GeneralRuleRewardWorker", "ifeval"},
+    {"MultipleChoiceBoxedRuleRewardWorker", "multiple_choice_boxed"},
+    {"CrossThinkQARuleRewardWorker", "crossthinkqa"},
+    {"GeneralValRuleRewardWorker", "general_val"},
+    {"CodeSandboxRewardWorker", "code"},
+    {"LLMJudgeRewardWorker", "llm_judge"},
+    {"RemoteRewardSystemWorker", "remote"},
+    {"DetectionRewardWorker", "detection"},
+    {"VideoR1RewardWorker", "video_r1"},
+    {"MultipleChoiceBoxedRewardWorker", "multiple_choice_boxed"},
+    {"FormatRuleRewardWorker", "format"}, /* croll's own */
+    {"LengthRuleRewardWorker", "length"},
+    {"RepetitionRuleRewardWorker", "repetition"},
 };
 const size_t cri_num_reward_classes = CR_COUNT(cri_reward_classes);

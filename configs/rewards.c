@@ -37,6 +37,7 @@ static void note_other_rules(const cr_node *block, const cr_reward_config *r, cr
                 {"repetition_n_grams", "repetition", NULL},
                 {"repetition_max_penalty", "repetition", NULL},
                 {"reward_type", "crossthinkqa", NULL},
+                {"det_iou_threshold", "detection", NULL},
                 {"response_length_penalty_coef", "crossthinkqa", "length"}};
 
     for (size_t i = 0; i < CR_COUNT(keys); i++) {
@@ -115,6 +116,28 @@ static void bind_length(cr_config *c, const cr_node *block, cr_reward_config *r,
             r->domain, (long long)t->overlong_tokens, (long long)t->max_response_tokens);
 }
 
+static void bind_detection(const cr_config *c, const cr_node *block, cr_reward_config *r,
+                           cr_diagnostics *d)
+{
+    static const double thresholds[] = {0.5, 0.55, 0.6, 0.65, 0.7, 0.75,
+                                        0.8, 0.85, 0.9, 0.95, 0.99};
+    const cr_node *n = cr_node_get(block, "det_iou_threshold");
+    size_t i = 0;
+
+    r->terms.num_steps = c->max_steps;
+    if (n->kind == CR_NODE_TEXT && strcmp(n->text, "average") == 0) return;
+    r->terms.iou_threshold = CR_IOU_DYNAMIC;
+    if (n->kind == CR_NODE_TEXT && strcmp(n->text, "dynamic") == 0) return;
+    while (i < CR_COUNT(thresholds) && !(n->kind == CR_NODE_REAL && n->real == thresholds[i]))
+        i++;
+    r->terms.iou_threshold = CR_IOU_FIRST + (int)i;
+    if (i == CR_COUNT(thresholds))
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "rewards.%s.det_iou_threshold: average, dynamic, 0.99 or one of 0.5, 0.55, .. "
+                    "0.95 is expected",
+                    r->domain);
+}
+
 void cri_bind_terms(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
 {
     note_other_rules(block, r, d);
@@ -122,6 +145,7 @@ void cri_bind_terms(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagno
     r->terms.repetition_max_penalty = cri_real_of(block, "repetition_max_penalty");
     if (has_rule(r, "format")) bind_format(block, r, d);
     if (has_rule(r, "length")) bind_length(c, block, r, d);
+    if (has_rule(r, "detection")) bind_detection(c, block, r, d);
 }
 
 /* ---- blocks that share a tag ---- */

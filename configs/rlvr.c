@@ -56,10 +56,7 @@ static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics 
     for (size_t i = 0; i < cri_num_reward_classes && !r->exec && !r->rule; i++) {
         const cri_reward_class *k = &cri_reward_classes[i];
         if (last ? strcmp(last, k->cls) != 0 : strcmp(item->key, k->rule) != 0) continue;
-        if (!k->is_there)
-            cr_diagnose(d, CR_ERROR, place, "rewards.%s: %s is not available yet", item->key,
-                        k->cls);
-        r->rule = k->is_there ? k->rule : "?";
+        r->rule = k->rule;
     }
     if (!r->rule && !r->exec)
         cr_diagnose(

@@ -44,10 +44,9 @@ typedef struct cri_key {
 
 extern const cri_key cri_keys[];
 extern const size_t cri_num_keys;
-/* Class names at the end of worker_cls, the rule they stand for, and whether we have it. */
+/* Class names at the end of worker_cls, and the rule they stand for. */
 typedef struct cri_reward_class {
     const char *cls, *rule;
-    bool is_there;
 } cri_reward_class;
 extern const cri_reward_class cri_reward_classes[];
 extern const size_t cri_num_reward_classes;

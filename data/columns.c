@@ -170,10 +170,41 @@ static cr_status join(const cr_data_column *c, const json_t *row, json_t **out, 
     return err->status;
 }
 
+/* row->text is what row->json has. */
+static cr_status write_text(cr_row *row, cr_err *err)
+{
+    cr_buf text = {0};
+
+    if (cr_json_add_value(&text, row->json, err) == CR_OK) {
+        cr_free(row->text);
+        row->text = text.data;
+    } else {
+        cr_buf_free(&text);
+    }
+    return err->status;
+}
+
+cr_status cr_columns_add_tag(const cr_config *c, const cr_data_args *from, cr_row *row, cr_err *err)
+{
+    json_t *tag = json_object_get(row->json, "tag"),
+           *source = json_object_get(row->json, "data_source");
+    int32_t *blocks;
+    size_t num;
+
+    if ((from->tag && strcmp(from->tag, "tag") != 0) || (tag && !json_is_null(tag)) ||
+        !json_is_string(source))
+        return CR_OK;
+    blocks = CR_NEW_ARRAY(int32_t, c->num_rewards);
+    num = cr_config_rewards_of(c, json_string_value(source), blocks);
+    cr_free(blocks);
+    if (num == 0 && c->num_rewards == 1) return CR_OK;
+    json_object_set(row->json, "tag", source);
+    return write_text(row, err);
+}
+
 cr_status cr_columns_make(const cr_data_args *from, cr_row *row, cr_err *err)
 {
     json_t *made;
-    cr_buf text = {0};
     const char *name;
     json_t *value;
 
@@ -190,13 +221,8 @@ cr_status cr_columns_make(const cr_data_args *from, cr_row *row, cr_err *err)
     }
     if (err->status == CR_OK) {
         json_object_foreach(made, name, value) json_object_set(row->json, name, value);
-        if (cr_json_add_value(&text, row->json, err) == CR_OK) {
-            cr_free(row->text);
-            row->text = text.data;
-            text = (cr_buf){0};
-        }
+        cr_note(write_text(row, err));
     }
-    cr_buf_free(&text);
     json_decref(made);
     return err->status;
 }

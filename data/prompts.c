@@ -242,6 +242,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
     cr_buf text = {0};
 
     CR_TRY(cr_columns_make(&w->data, row, err));
+    CR_TRY(cr_columns_add_tag(m->config, &w->data, row, err));
     CR_TRY(find_domain(m, row, err));
     if (row->domain < 0) {
         m->num_unknown++;

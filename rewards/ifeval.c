@@ -38,21 +38,6 @@ static size_t count_text(const char *text, const char *part)
     return n;
 }
 
-/* Text without white space at both ends: *n is its length. */
-static const char *strip(const char *text, size_t *n)
-{
-    size_t start = *n, end = *n; /* of the text without white space around it */
-
-    for (size_t i = 0; i < *n;) {
-        size_t at = i;
-        if (cri_is_space(cri_text_next(text, *n, &i))) continue;
-        if (start == *n) start = at;
-        end = i;
-    }
-    *n = end - start;
-    return text + start;
-}
-
 /* ---- arguments ---- */
 
 static const char *text_argument(check *c, const char *name)
@@ -190,7 +175,7 @@ static long count_pieces(const char *text, const char *separator, long *num_blan
     for (const char *p = text;; n++) {
         const char *end = k ? strstr(p, separator) : NULL;
         size_t length = end ? (size_t)(end - p) : strlen(p);
-        strip(p, &length);
+        cri_text_strip(p, &length);
         *num_blank += length == 0;
         if (!end) return n;
         p = end + k;
@@ -247,7 +232,7 @@ static bool paragraphs(check *c)
         end = strstr(p, "\n\n");
         length = end ? (size_t)(end - p) : strlen(p);
         if (n == wanted) {
-            const char *s = strip(p, &length);
+            const char *s = cri_text_strip(p, &length);
             cr_explain_text(c->explain, "paragraph", s, length);
             is_found = strlen(first) <= length && strncmp(s, first, strlen(first)) == 0;
         }
@@ -264,7 +249,7 @@ static bool postscript(check *c)
 
     cr_explain_format(c->explain, "found", "%s %s", at ? "there is" : "no", marker);
     if (!at) return false;
-    strip(at, &n);
+    cri_text_strip(at, &n);
     return n > strlen(marker);
 }
 
@@ -311,7 +296,7 @@ static bool bullet_points(check *c)
 
     for (const char *p = c->text;;) {
         size_t length = strcspn(p, "\n"), k = length;
-        const char *s = strip(p, &k);
+        const char *s = cri_text_strip(p, &k);
         n += k && (*s == '*' || *s == '-');
         if (!p[length]) break;
         p += length + 1;
@@ -342,7 +327,7 @@ static bool choice(check *c)
     json_t *o;
     bool result = false;
 
-    strip(c->text, &n);
+    cri_text_strip(c->text, &n);
     if (!json_is_array(options)) c->is_missing = true;
     json_array_foreach(options, i, o)
     {
@@ -391,8 +376,8 @@ static bool two_responses(check *c)
     b = at + 6;
     na = (size_t)(at - a);
     nb = strlen(b);
-    a = strip(a, &na);
-    b = strip(b, &nb);
+    a = cri_text_strip(a, &na);
+    b = cri_text_strip(b, &nb);
     return na != nb || memcmp(a, b, na) != 0;
 }
 

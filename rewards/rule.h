@@ -21,9 +21,10 @@ typedef struct cr_rule_args {
     const json_t *row;    /* an object */
     const char *response; /* as generated, special tokens and NUL bytes included */
     size_t response_bytes;
-    const char *reward_type;             /* "loose", "soft", "strict", or NULL */
-    double length_coef;                  /* response_length_penalty_coef */
-    const struct cr_reward_terms *terms; /* of format, length, repetition; NULL: their defaults */
+    const char *reward_type; /* "loose", "soft", "strict", or NULL */
+    double length_coef;      /* response_length_penalty_coef */
+    const struct cr_reward_terms
+        *terms; /* of format, length, repetition, detection; NULL: their defaults */
     double deadline_s;
     json_t *explain; /* an object for what was looked at and found, or NULL (borrowed) */
 } cr_rule_args;

@@ -110,6 +110,20 @@ const char *cri_text_after_think(const char *text)
     return after + strspn(after, "\n");
 }
 
+const char *cri_text_strip(const char *text, size_t *n)
+{
+    size_t start = *n, end = *n; /* of the text without white space around it */
+
+    for (size_t i = 0; i < *n;) {
+        size_t at = i;
+        if (cri_is_space(cri_text_next(text, *n, &i))) continue;
+        if (start == *n) start = at;
+        end = i;
+    }
+    *n = end - start;
+    return text + start;
+}
+
 double cri_text_repetition(const char *text, size_t n, double max_penalty)
 {
     char *low = cri_text_lower(text);

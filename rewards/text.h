@@ -14,6 +14,8 @@ typedef enum cri_tokens { CRI_KEEP_IM_END, CRI_REMOVE_IM_END } cri_tokens;
 char *cri_text_plain(const char *response, size_t num_bytes, cri_tokens tokens);
 /* After the last </think> and its newlines; all of it if there is no such mark. Borrowed from text. */
 const char *cri_text_after_think(const char *text);
+/* The text without white space at both ends; *num_bytes becomes its length. Borrowed from text. */
+const char *cri_text_strip(const char *text, size_t *num_bytes);
 /* 0 to max_penalty as words come in the same n-grams again and again: its share of those that are not new. */
 double cri_text_repetition(const char *text, size_t n, double max_penalty);
 

@@ -134,7 +134,7 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     show_texts(out, r->terms.format_tags, r->terms.num_format_tags);
     SHOW(r->terms.overlong_tokens), SHOW(r->terms.max_response_tokens);
     SHOW(r->terms.overlong_factor), SHOW(r->terms.repetition_n_grams);
-    SHOW(r->terms.repetition_max_penalty);
+    SHOW(r->terms.repetition_max_penalty), SHOW(r->terms.iou_threshold), SHOW(r->terms.num_steps);
     SHOW(r->filter.threshold_up), SHOW(r->filter.std_threshold);
     SHOW(r->judge.url), SHOW(r->judge.model), SHOW(r->judge.key_file), SHOW(r->judge.key_env);
     SHOW(r->judge.ca_file), SHOW(r->judge.connections), SHOW(r->judge_prompt);
@@ -469,6 +469,7 @@ static const struct {
     {"reward", "exec", "cat", {NULL}},
     {"reward", "format_pattern", "(a|b)+", {FORMAT}},
     {"reward", "format_tags", "[think]", {FORMAT}},
+    {"reward", "det_iou_threshold", "0.75", {"rewards.math_rule.worker_cls=DetectionRewardWorker"}},
     {"overlong", "len", "5", {LENGTH, "rewards.math_rule.overlong_buffer.len=4"}},
     {"overlong", "penalty_factor", "2", {LENGTH, "rewards.math_rule.overlong_buffer.len=4"}},
     {"reward", "system_envs", "{A: b}", {NULL}},

@@ -19,11 +19,13 @@ static cr_reward_config rewards[] = {
     {.domain = (char[]){"format"}, .tags = more_tags, .num_tags = 2}};
 static cr_tokenizer *tokenizer;
 
+static size_t num_blocks = 3;
+
 /* Load a file; the status, and what was said in err. */
 static cr_status load(const char *name, const char *text, size_t num_bytes, cr_worker_config *from,
                       cr_row_encode encode, cr_dataset *out, cr_err *err)
 {
-    cr_config config = {.rewards = rewards, .num_rewards = 3, .sequence_length = 200};
+    cr_config config = {.rewards = rewards, .num_rewards = num_blocks, .sequence_length = 200};
     cr_prompt_maker maker = {.config = &config,
                              .from = from,
                              .tokenizer = tokenizer,
@@ -194,6 +196,30 @@ static void several_rewards(void **state)
     check_rlvr("{\"q\":\"1234567\",\"domain\":[\"format\",3]}", &from, 0, "is no block of rewards");
     check_rlvr("{\"q\":\"1234567\",\"domain\":[\"format\",\"format\"]}", &from, 0,
                "names format twice");
+}
+
+/* Rows of ROLL's vision-language files: their tag is data_source, unless they have a tag. */
+static void tags_of_sources(void **state)
+{
+    static const char row[] = "{\"q\":\"1234567\",\"data_source\":\"gsm8k\"}";
+    cr_worker_config from = {.data = {.prompt = (char[]){"q"}, .tag = (char[]){"tag"}}},
+                     own = {.data = {.prompt = (char[]){"q"}, .tag = (char[]){"source"}}};
+    cr_dataset data;
+    cr_err err;
+
+    (void)state;
+    check_blocks(row, "02");
+    check_blocks("{\"q\":\"1234567\",\"data_source\":\"gsm8k\",\"tag\":null}", "02");
+    check_blocks("{\"q\":\"1234567\",\"data_source\":\"gsm8k\",\"tag\":\"other\"}", "2");
+    check_rlvr("{\"q\":\"1234567\",\"data_source\":\"x\"}", &from, 0, "the tag 'x'");
+    check_rlvr(row, &own, 0, "domain nor source");
+    num_blocks = 1; /* no tag is needed */
+    check_blocks("{\"q\":\"1234567\",\"data_source\":\"x\"}", "0");
+    num_blocks = 3;
+    if (load("r.jsonl", row, strlen(row), &from, cr_prompt_encode_rlvr, &data, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    assert_non_null(strstr(data.rows[0].text, "\"tag\":\"gsm8k\"")); /* programs see it, too */
+    cr_dataset_free(&data);
 }
 
 static void images_are_refused(void **state)
@@ -405,6 +431,7 @@ int main(void)
                                        cmocka_unit_test(turns_that_cannot_be_found),
                                        cmocka_unit_test(domains_of_rows),
                                        cmocka_unit_test(several_rewards),
+                                       cmocka_unit_test(tags_of_sources),
                                        cmocka_unit_test(what_is_asked),
                                        cmocka_unit_test(rows_that_no_rule_can_judge),
                                        cmocka_unit_test(images_are_refused),
