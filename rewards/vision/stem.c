@@ -45,7 +45,7 @@ static bool ends_short(const word *w, int n)
            !strchr("wxy", w->text[n - 1]);
 }
 
-/* Is the suffix at the end of the word? *n is the length of what is before. */
+/* True: this is the suffix; *n is the length of the rest. */
 static bool ends_with(const word *w, const char *suffix, int *n)
 {
     int k = (int)strlen(suffix);
