@@ -450,8 +450,10 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
     for (size_t m = 0; m < micros.num; m++) {
         p->order = micros.order + micros.start[m];
         p->num = micros.start[m + 1] - micros.start[m];
-        cr_batch batch = cri_pack(t, p->s, p->order, p->num, learns_of(p));
-        float aux = aux_weight(p);
+        cr_batch batch;
+        float aux;
+        CR_TRY_GOTO(out, cri_pack(t, p->s, p->order, p->num, learns_of(p), &batch, err));
+        aux = aux_weight(p);
         key_rows(p, &batch);
         cr_fsdp_set_aux_weight(t->f, aux);
         if (p->teacher.num && p->num) CR_TRY_GOTO(out, gather_teacher(p, err));

@@ -40,6 +40,8 @@ void cr_trainer_close(cr_trainer *t)
     if (!t) return;
     cr_fsdp_destroy(t->f);
     cr_packed_free(&t->packed);
+    cr_packed_images_free(&t->images);
+    cr_item_loader_destroy(t->loader);
     cr_free(t->work);
     cr_free(t->start);
     cr_processor_arrays_free(&t->processors);
@@ -62,8 +64,55 @@ cr_status cri_read_samples(const cr_trainer *t, const cr_record *command, cr_sam
     return cr_distribution_check(&t->distribution, s->num_kept != NULL, err);
 }
 
-cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
-                  const float *learns)
+/* Images of a sample, which are loaded, fit its placeholders and the model. */
+static cr_status check_images(const cr_trainer *t, const cr_samples *s, size_t i, cr_err *err)
+{
+    const cr_item_refs *refs = &s->items[i];
+    const size_t num_ids = (size_t)s->prompts[i] + (size_t)s->lengths[i];
+    cr_seq_images images = {.grid = refs->grids, .num = refs->num};
+
+    for (size_t k = 0; k < refs->num; k++) {
+        const cr_image_patches *p =
+            cr_item_loader_get(t->loader, refs->digests + CR_ITEM_DIGEST * k);
+        images.num_pixels += (size_t)(p->num_patches * p->patch_dim);
+    }
+    if (cr_seq_images_check(&t->a->model->config, s->ids + s->first_id[i], num_ids, &images, err) ==
+        CR_OK)
+        return CR_OK;
+    return cr_fail_add(err, "sample %zu", i);
+}
+
+/* Those of the micro-batch's samples, in their order. */
+static cr_status pack_images(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
+                             cr_batch *batch, cr_err *err)
+{
+    cr_item_refs *refs = CR_NEW_ARRAY(cr_item_refs, num + 1);
+
+    if (!t->loader)
+        CR_TRY_GOTO(out, cr_item_loader_open(t->a->ranks->worker->model_path, t->a->config,
+                                             &t->loader, err));
+    for (size_t k = 0; k < num; k++)
+        refs[k] = s->items[order[k]];
+    CR_TRY_GOTO(out, cr_item_loader_load(t->loader, t->a->x, refs, num, err));
+    cr_packed_images_clear(&t->images);
+    for (size_t k = 0; k < num; k++) {
+        CR_TRY_GOTO(out, check_images(t, s, order[k], err));
+        for (size_t i = 0; i < refs[k].num; i++) {
+            const cr_image_patches *p =
+                cr_item_loader_get(t->loader, refs[k].digests + CR_ITEM_DIGEST * i);
+            cr_packed_images_add(
+                &t->images,
+                &(cr_seq_images){p->grid, 1, p->values, (size_t)(p->num_patches * p->patch_dim)});
+        }
+    }
+    cr_note(cr_packed_images_end(&t->images, &t->a->model->config, batch, err));
+out:
+    cr_free(refs);
+    return err->status;
+}
+
+cr_status cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
+                   const float *learns, cr_batch *out, cr_err *err)
 {
     cr_packed *p = &t->packed;
 
@@ -89,7 +138,9 @@ cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_
     if (t->a->ranks->worker->task != CR_TASK_VALUE) /* values are not of token ids */
         p->batch.processors =
             cr_distribution_processors(&t->distribution, s, order, num, &t->processors);
-    return p->batch;
+    if (s->items && num) CR_TRY(pack_images(t, s, order, num, &p->batch, err));
+    *out = p->batch;
+    return CR_OK;
 }
 
 void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micro_rule *rule,
@@ -185,8 +236,9 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *
     for (size_t m = 0; m < micros.num; m++) {
         const size_t *order = micros.order + micros.start[m];
         size_t num = micros.start[m + 1] - micros.start[m];
-        cr_batch batch = cri_pack(t, s, order, num, NULL);
+        cr_batch batch;
         cr_outputs result;
+        CR_TRY_GOTO(out, cri_pack(t, s, order, num, NULL, &batch, err));
         CR_TRY_GOTO(out, forward_some(t, num ? &batch : NULL, t->start[num], out, part,
                                       s->num_tokens, more, &result, err));
         for (size_t k = 0; k < num; k++) {
@@ -325,6 +377,7 @@ static cr_status sync_reference(cr_trainer *t, const cr_record *command, cr_reco
 static cr_status offload(cr_trainer *t, cr_err *err)
 {
     cr_packed_free(&t->packed);
+    cr_packed_images_free(&t->images);
     cr_free(t->work);
     cr_free(t->start);
     cr_free(t->chosen);

@@ -11,7 +11,9 @@
 #include "actors/actor.h"
 #include "actors/distribution.h"
 #include "models/parts/table.h"
+#include "samples/items/loader.h"
 #include "strategies/packed.h"
+#include "strategies/packed_images.h"
 
 struct cr_trainer {
     cr_actor *a;
@@ -20,7 +22,9 @@ struct cr_trainer {
     bool is_shared; /* its devices: states leave them after a command */
     /* the micro-batch that runs */
     cr_packed packed;
-    double *work; /* of the loss of a micro-batch (train_step.c) */
+    cr_packed_images images;
+    cr_item_loader *loader; /* opened with the first samples that have images */
+    double *work;           /* of the loss of a micro-batch (train_step.c) */
     size_t capacity_work;
     size_t *start; /* [capacity_samples + 1] */
     size_t capacity_samples;
@@ -63,9 +67,10 @@ CR_MUST cr_status cri_cut_on_all(cr_trainer *t, const cr_samples *s, const size_
                                  const cri_micro_rule *rule, cri_micros *out, cr_err *err);
 void cri_micros_free(cri_micros *m);
 /* Samples order[0 .. num-1] as one packed batch; rows that predict a response token have labels, less those
- * where `learns` (per response token, or NULL) is 0. t->start counts labels. Valid until the next call. */
-cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
-                  const float *learns);
+ * where `learns` (per response token, or NULL) is 0. t->start counts labels. Images that this rank lacks are fetched. Valid until
+ * the next call. */
+CR_MUST cr_status cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
+                           const float *learns, cr_batch *out, cr_err *err);
 /* Outputs of all response tokens, in the order of the record, without gradient; likeliest ids, too, but no ranks, candidates or draws. */
 CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *out,
                                   cr_err *err);

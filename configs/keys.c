@@ -476,9 +476,10 @@ const cri_key cri_keys[] = {
     T("data_args", "tag", "tag", "prompts"),
     READ("data_args", "columns", CRI_MAP, NULL, "rows"),             /* croll's own */
     C("data_args", "unknown_tag", "error", "error|drop", "prompts"), /* croll's own */
-    LATER("data_args", "image_folder", CRI_TEXT, NULL, NULL),
-    LATER("data_args", "image_max_pixels", CRI_ANY, NULL, NULL),
-    LATER("data_args", "image_min_pixels", CRI_ANY, NULL, NULL),
+    T("data_args", "image_folder", NULL, "rows"),
+    I("data_args", "image_max_pixels", NULL, "1", "images"),
+    I("data_args", "image_min_pixels", NULL, "1", "images"),
+    C("data_args", "broken_image", "error", "error|drop", "rows"), /* croll's own */
     LATER("data_args", "video_folder", CRI_TEXT, NULL, NULL),
     LATER("data_args", "video_max_pixels", CRI_ANY, NULL, NULL),
     LATER("data_args", "video_min_pixels", CRI_ANY, NULL, NULL),

@@ -60,6 +60,13 @@ static void bind_data(const cr_node *block, const char *role, cr_data_args *a, c
     a->tag = cri_text_of(block, "tag");
     a->columns = cri_columns_of(block, &a->num_columns, d);
     a->drops_unknown_tags = cri_choice_of("data_args", block, "unknown_tag") == 1;
+    a->drops_broken_images = cri_choice_of("data_args", block, "broken_image") == 1;
+    a->image_folder = cri_text_of(block, "image_folder");
+    a->image_min_pixels = cri_int_of(block, "image_min_pixels");
+    a->image_max_pixels = cri_int_of(block, "image_max_pixels");
+    if (a->image_max_pixels && a->image_min_pixels > a->image_max_pixels)
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, "image_min_pixels")->place,
+                    "data_args of %s: image_min_pixels is above image_max_pixels", role);
     if (a->messages && a->prompt)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "prompt")->place,
                     "data_args of %s: messages and prompt exclude each other", role);
@@ -513,6 +520,22 @@ static void inherit(cr_config *c, cr_node *to, const cr_node *from, const char *
         cr_node_set(&c->yaml, to, key, (cr_place){c->path, 0, 0}, value);
 }
 
+/* One processor cuts the images of a run. */
+static void check_limits(const cr_config *c, const cr_node *block, cr_diagnostics *d)
+{
+    static const char *const keys[] = {"image_min_pixels", "image_max_pixels"};
+    const cr_data_args *a = &c->train.data, *b = &c->validation.data;
+    const bool differs[] = {a->image_min_pixels != b->image_min_pixels,
+                            a->image_max_pixels != b->image_max_pixels};
+
+    for (size_t i = 0; i < CR_COUNT(keys) && c->has_validation; i++)
+        if (differs[i])
+            cr_diagnose(d, CR_ERROR, cr_node_get(block, keys[i])->place,
+                        "validation: %s is another one than in training, and images of a run are "
+                        "cut in one way",
+                        keys[i]);
+}
+
 void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diagnostics *d)
 {
     cr_node *block = cr_node_get(root, "validation"), *to,
@@ -527,7 +550,12 @@ void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diag
     inherit(c, to, from, "template");
     inherit(c, to, from, "tag");
     inherit(c, to, from, "unknown_tag");
+    inherit(c, to, from, "broken_image");
+    inherit(c, to, from, "image_folder");
+    inherit(c, to, from, "image_min_pixels");
+    inherit(c, to, from, "image_max_pixels");
     inherit(c, to, from, "columns");
     cri_bind_worker(c, root, "validation", &c->validation, CR_TASK_SCORE, d);
     c->has_validation = c->validation.data.num_file_names > 0;
+    check_limits(c, to, d);
 }

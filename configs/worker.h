@@ -30,7 +30,10 @@ typedef struct cr_data_args {
     size_t num_file_names;
     char *template;
     char *messages, *prompt, *tag; /* names of columns; messages, prompt: NULL: none */
-    bool drops_unknown_tags;
+    bool drops_unknown_tags, drops_broken_images;
+    char *image_folder; /* where paths of images begin, or NULL */
+    int64_t image_min_pixels,
+        image_max_pixels; /* of a resized image; 0: as the model folder has it */
     cr_data_column *columns;
     size_t num_columns;
 } cr_data_args;

@@ -28,6 +28,9 @@ static void row_free(cr_row *row)
     cr_free(row->ids);
     cr_free(row->rewards);
     cr_free(row->learns);
+    cr_free(row->image_digests);
+    cr_free(row->image_grids);
+    json_decref(row->image_files);
 }
 
 /* Takes row->json and row->text. */

@@ -24,6 +24,11 @@ typedef struct cr_row {
     size_t num_chosen; /* pairs: of the ids after the prompt; those of the rejected answer follow */
     uint8_t *
         learns; /* SFT on messages: [num_ids], 1 on ids of an assistant; NULL: all after num_prompt */
+    /* images, in the order of their placeholders (row_images.h): references, and where their bytes are; owned */
+    uint64_t *image_digests;
+    int32_t *image_grids;
+    json_t *image_files;
+    size_t num_images;
     int domain;       /* index into the caller's domains, -1: unused */
     int32_t *rewards; /* RLVR: blocks of rewards that score its samples, the domain first (owned) */
     size_t num_rewards;
@@ -34,8 +39,9 @@ typedef struct cr_row {
 typedef struct cr_dataset {
     cr_row *rows;
     size_t num_rows, capacity;
-    size_t num_dropped; /* left out by the encoder */
-    uint64_t sum;       /* of the bytes of its files, in their order */
+    size_t num_dropped;       /* left out by the encoder */
+    uint64_t sum;             /* of the bytes of its files, in their order */
+    const char *image_folder; /* where paths of its rows' images begin, or NULL; borrowed */
 } cr_dataset;
 
 /* Fill ids of a row from its columns. CR_EFORMAT: the row is wrong; leave ids NULL to drop it. */

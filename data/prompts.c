@@ -1,6 +1,8 @@
 /* prompts.c -- see prompts.h. */
 #include "data/prompts.h"
 #include "data/columns.h"
+#include "data/messages.h"
+#include "images/reader.h"
 #include "rewards/rules.h"
 #include "text/encoder.h"
 
@@ -8,105 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Chats of ShareGPT's form: {"from": "human", "value": ..}. A new reference; other lists are as they are. */
-static json_t *with_roles(json_t *list)
-{
-    static const char *const roles[][2] = {{"human", "user"},
-                                           {"gpt", "assistant"},
-                                           {"function_call", "assistant"},
-                                           {"observation", "tool"}};
-    json_t *first = json_array_get(list, 0), *out, *message;
-    size_t i;
-
-    if (!json_object_get(first, "from") || json_object_get(first, "role")) return json_incref(list);
-    out = json_array();
-    json_array_foreach(list, i, message)
-    {
-        json_t *from = json_object_get(message, "from"), *copy = json_object();
-        const char *name = json_string_value(from);
-        for (size_t k = 0; name && k < CR_COUNT(roles); k++)
-            if (strcmp(name, roles[k][0]) == 0) from = json_string(roles[k][1]);
-        if (from == json_object_get(message, "from")) json_incref(from);
-        json_object_set_new(copy, "role", from);
-        json_object_set(copy, "content", json_object_get(message, "value"));
-        json_array_append_new(out, copy);
-    }
-    return out;
-}
-
-/* `messages`: a list, or a list written as JSON text. */
-static cr_status read_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
-{
-    const char *text;
-
-    *out = NULL;
-    if (json_is_array(column)) {
-        *out = json_incref((json_t *)(uintptr_t)column);
-        return CR_OK;
-    }
-    if (!json_is_string(column))
-        return cr_fail(err, CR_EFORMAT,
-                       "the column %s is %s, a list of messages is expected (data_args.messages "
-                       "names the column)",
-                       name, column ? "no list" : "missing");
-    text = json_string_value(column);
-    if (!strchr("[{", text[strspn(text, " \t\r\n")]))
-        return cr_fail(err, CR_EFORMAT,
-                       "the column %s is plain text, a list of messages is expected "
-                       "(data_args.columns: {%s: {path: %s, "
-                       "role: user}} makes a chat of a question)",
-                       name, name, name);
-    CR_TRY(cr_json_parse(text, json_string_length(column), name, out, err));
-    if (json_is_array(*out)) return CR_OK;
-    json_decref(*out);
-    *out = NULL;
-    return cr_fail(err, CR_EFORMAT, "the column %s holds no list of messages", name);
-}
-
-static cr_status get_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
-{
-    json_t *list;
-
-    *out = NULL;
-    CR_TRY(read_messages(column, name, &list, err));
-    *out = with_roles(list);
-    json_decref(list);
-    return CR_OK;
-}
-
 static cr_status check_text(const json_t *column, const char *name, const char *key, cr_err *err)
 {
     if (json_is_string(column)) return CR_OK;
     return cr_fail(err, CR_EFORMAT, "the column %s%s is %s", name, key,
                    column ? "no text" : "missing");
-}
-
-/* What a run cannot show to its model yet must not be left out of a prompt in silence. */
-static cr_status check_text_only(const json_t *row, const json_t *messages, cr_err *err)
-{
-    static const char *const columns[] = {"image", "images", "video", "videos"};
-    size_t i, k;
-    json_t *message, *part;
-
-    for (i = 0; i < CR_COUNT(columns); i++) {
-        const json_t *value = json_object_get(row, columns[i]);
-        if ((json_is_array(value) && json_array_size(value)) ||
-            (json_is_string(value) && json_string_length(value)) || json_is_object(value))
-            return cr_fail(err, CR_EFORMAT,
-                           "the column %s is not empty, and a run gives its model text only",
-                           columns[i]);
-    }
-    json_array_foreach(messages, i, message)
-        json_array_foreach(json_object_get(message, "content"), k, part)
-    {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        if (type && strcmp(type, "text") != 0)
-            return cr_fail(err, CR_EFORMAT,
-                           "message %zu has a part of type '%.20s', and a run gives its model text "
-                           "only",
-                           i + 1, type);
-    }
-    return CR_OK;
 }
 
 /* Blocks of rewards by name: a text, or a list of texts that are all known. An unknown text is no error. */
@@ -180,12 +88,38 @@ static const char *template_of_row(const cr_prompt_maker *m, const cr_row *row)
     return template_of(m);
 }
 
-/* Ids of a rendered text. */
-static cr_status encode(const cr_prompt_maker *m, const char *text, size_t num_bytes,
-                        bool add_special, cr_row *row, cr_err *err)
+/* Ids of a rendered text, or of a part of it, in which placeholders become as many as the row's images have tokens. */
+static cr_status encode(cr_prompt_maker *m, const char *text, size_t num_bytes, bool add_special,
+                        cr_row *row, cr_err *err)
 {
-    return cr_encode_text(m->tokenizer, text ? text : "", num_bytes, add_special, &row->ids,
-                          &row->num_ids, err);
+    cr_buf with = {0};
+
+    if (!text) text = "";
+    if (m->images.reader) {
+        cr_note(cr_image_items_expand_part(&m->images.items, text, num_bytes, &m->images.next,
+                                           &with, err));
+        text = with.data ? with.data : "";
+        num_bytes = with.num_bytes;
+    }
+    if (err->status == CR_OK)
+        cr_note(cr_encode_text(m->tokenizer, text, num_bytes, add_special, &row->ids, &row->num_ids,
+                               err));
+    cr_buf_free(&with);
+    return err->status;
+}
+
+/* Images of a chat, and what of it the template sees. */
+static cr_status read_images(cr_prompt_maker *m, const cr_row *row, const json_t *messages,
+                             bool *is_dropped, cr_err *err)
+{
+    return cri_row_images_read(&m->images, m->config->train.model_path, &m->from->data, row,
+                               messages, is_dropped, err);
+}
+
+/* All of the row's text was encoded. */
+static cr_status end_images(const cr_prompt_maker *m, cr_err *err)
+{
+    return m->images.reader ? cr_image_items_end(&m->images.items, m->images.next, err) : CR_OK;
 }
 
 /* Files of ROLL have it as a number or as text. */
@@ -234,12 +168,77 @@ static bool can_judge(cr_prompt_maker *m, const cr_row *row)
     return true;
 }
 
+/* As ROLL: too short or too long is dropped, never cut. What is kept has its images. */
+static cr_status settle_prompt(cr_prompt_maker *m, const json_t *messages, const char *column,
+                               cr_row *row, cr_err *err)
+{
+    CR_TRY(end_images(m, err));
+    row->num_prompt = row->num_ids;
+    if (row->num_ids > 5 && (int64_t)row->num_ids <= m->prompt_length)
+        return cri_row_images_keep(&m->images, messages, column, row, err);
+    *(row->num_ids <= 5 ? &m->num_short : &m->num_long) += 1;
+    cr_free(row->ids);
+    row->ids = NULL;
+    return CR_OK;
+}
+
+/* Images alone are longer than a prompt may be. */
+static bool are_too_long(cr_prompt_maker *m, int64_t max_tokens, size_t *count)
+{
+    bool is = cri_row_images_tokens(&m->images) > max_tokens;
+
+    *count += is;
+    return is;
+}
+
+/* Ready text; <image> in it is a place for an image, as in a message. */
+static cr_status encode_ready_prompt(cr_prompt_maker *m, cr_row *row, cr_err *err)
+{
+    const char *column = m->from->data.prompt;
+    json_t *prompt = json_object_get(row->json, column), *messages;
+    const json_t *text;
+    bool is_dropped;
+
+    CR_TRY(check_text(prompt, column, " (data_args.prompt)", err));
+    messages = json_pack("[{s:s,s:O}]", "role", "user", "content", prompt);
+    if (read_images(m, row, messages, &is_dropped, err) == CR_OK && !is_dropped &&
+        !are_too_long(m, m->prompt_length, &m->num_long)) {
+        text = json_object_get(json_array_get(m->images.items.messages, 0), "content");
+        row->asked = json_incref(prompt);
+        if (encode(m, json_string_value(text), json_string_length(text), /*add_special=*/true, row,
+                   err) == CR_OK)
+            cr_note(settle_prompt(m, NULL, NULL, row, err));
+    }
+    json_decref(messages);
+    return err->status;
+}
+
+static cr_status encode_prompt(cr_prompt_maker *m, cr_row *row, cr_err *err)
+{
+    const char *column = m->from->data.messages;
+    json_t *messages;
+    cr_buf text = {0};
+    bool is_dropped;
+
+    CR_TRY(cri_messages_read(json_object_get(row->json, column), column, &messages, err));
+    if (read_images(m, row, messages, &is_dropped, err) == CR_OK && !is_dropped &&
+        !are_too_long(m, m->prompt_length, &m->num_long)) {
+        row->asked = json_incref(last_content(messages));
+        m->num_answered += ends_with_answer(messages);
+        if (cr_chat_render(m->chat, template_of_row(m, row), m->images.items.messages,
+                           /*add_generation_prompt=*/true, &text, err) == CR_OK &&
+            encode(m, text.data, text.num_bytes, /*add_special=*/false, row, err) == CR_OK)
+            cr_note(settle_prompt(m, messages, column, row, err));
+    }
+    json_decref(messages);
+    cr_buf_free(&text);
+    return err->status;
+}
+
 cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
 {
     cr_prompt_maker *m = ctx;
     const cr_worker_config *w = m->from;
-    json_t *messages = NULL, *prompt;
-    cr_buf text = {0};
 
     CR_TRY(cr_columns_make(&w->data, row, err));
     CR_TRY(cr_columns_add_tag(m->config, &w->data, row, err));
@@ -255,34 +254,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
     if (!can_judge(m, row)) return CR_OK;
     if (m->config->algorithm.difficulty_loss_weight && w == &m->config->train)
         CR_TRY(read_difficulty(row, err));
-    if (w->data.prompt) {
-        prompt = json_object_get(row->json, w->data.prompt);
-        CR_TRY(check_text(prompt, w->data.prompt, " (data_args.prompt)", err));
-        CR_TRY(check_text_only(row->json, NULL, err));
-        row->asked = json_incref(prompt);
-        CR_TRY(encode(m, json_string_value(prompt), json_string_length(prompt),
-                      /*add_special=*/true, row, err));
-    } else {
-        CR_TRY(get_messages(json_object_get(row->json, w->data.messages), w->data.messages,
-                            &messages, err));
-        if (check_text_only(row->json, messages, err) == CR_OK &&
-            cr_chat_render(m->chat, template_of_row(m, row), messages,
-                           /*add_generation_prompt=*/true, &text, err) == CR_OK)
-            cr_note(encode(m, text.data, text.num_bytes, /*add_special=*/false, row, err));
-        row->asked = json_incref(last_content(messages));
-        m->num_answered += ends_with_answer(messages);
-        json_decref(messages);
-        cr_buf_free(&text);
-        CR_TRY(err->status);
-    }
-    row->num_prompt = row->num_ids;
-    if (row->num_ids <= 5 ||
-        (int64_t)row->num_ids > m->prompt_length) { /* as ROLL: dropped, never cut */
-        *(row->num_ids <= 5 ? &m->num_short : &m->num_long) += 1;
-        cr_free(row->ids);
-        row->ids = NULL;
-    }
-    return CR_OK;
+    return w->data.prompt ? encode_ready_prompt(m, row, err) : encode_prompt(m, row, err);
 }
 
 /* ---- SFT: prompt and answer columns ---- */
@@ -327,26 +299,32 @@ static json_t *prompt_messages(const cr_config *c, const cr_row *row, json_t *pr
     return messages;
 }
 
-static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, cr_err *err)
+static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, bool *is_dropped, cr_err *err)
 {
     const cr_config *c = m->config;
     json_t *prompt = json_object_get(row->json, c->rows.prompt_key),
-           *answer = json_object_get(row->json, c->rows.response_key), *messages;
+           *answer = json_object_get(row->json, c->rows.response_key), *messages, *asked = NULL;
     cr_row begin = {0};
     cr_buf text = {0};
 
     CR_TRY(check_text(prompt, c->rows.prompt_key, " (prompt_key)", err));
     CR_TRY(check_text(answer, c->rows.response_key, " (response_key)", err));
-    CR_TRY(check_text_only(row->json, NULL, err));
     messages = prompt_messages(c, row, prompt);
-    if (render(m, messages, NULL, true, &text, err) == CR_OK &&
-        encode(m, text.data, text.num_bytes, true, &begin, err) == CR_OK) {
-        add_message(messages, "assistant", answer);
-        if (render(m, messages, NULL, false, &text, err) == CR_OK)
+    add_message(messages, "assistant", answer);
+    if (read_images(m, row, messages, is_dropped, err) == CR_OK && !*is_dropped &&
+        !are_too_long(m, c->sequence_length, &m->num_cut_images)) {
+        asked = json_copy(m->images.items.messages);
+        json_array_remove(asked, json_array_size(asked) - 1);
+        if (render(m, asked, NULL, true, &text, err) == CR_OK &&
+            encode(m, text.data, text.num_bytes, true, &begin, err) == CR_OK &&
+            render(m, m->images.items.messages, NULL, false, &text, err) == CR_OK) {
+            m->images.next = 0;
             cr_note(encode(m, text.data, text.num_bytes, true, row, err));
+        }
     }
     row->num_prompt = begin.num_ids;
     cr_free(begin.ids);
+    json_decref(asked);
     json_decref(messages);
     cr_buf_free(&text);
     return err->status;
@@ -456,57 +434,115 @@ static cr_status add_turn(chat_row *c, size_t i, cr_err *err)
     return add_span(c, end, true, err);
 }
 
-static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, cr_err *err)
+/* Each image has its placeholder in the whole chat. */
+static cr_status check_places(const chat_row *c, cr_err *err)
+{
+    const cr_row_images *images = &c->m->images;
+    cr_buf with = {0};
+
+    if (images->reader)
+        cr_note(cr_image_items_expand(&images->items, c->whole.data ? c->whole.data : "",
+                                      c->whole.num_bytes, &with, err));
+    cr_buf_free(&with);
+    return err->status;
+}
+
+/* All turns of the assistant, and what stands before them. */
+static cr_status add_turns(chat_row *c, const char *column, cr_err *err)
+{
+    json_t *message;
+    size_t i, num_turns = 0;
+
+    CR_TRY(render(c->m, c->messages, c->vars, false, &c->whole, err));
+    if (memchr(c->whole.data ? c->whole.data : "", 0, c->whole.num_bytes))
+        return cr_fail(err, CR_EFORMAT, "the column %s holds a NUL", column);
+    CR_TRY(check_places(c, err));
+    json_array_foreach(c->messages, i, message)
+    {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        if (!role || strcmp(role, "assistant") != 0) continue;
+        CR_TRY(add_turn(c, i, err));
+        num_turns++;
+    }
+    if (num_turns) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "the column %s has no message of the role assistant", column);
+}
+
+static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, bool *is_dropped, json_t **messages,
+                              cr_err *err)
 {
     const char *column = m->from->data.messages;
     const json_t *tools = json_object_get(row->json, "tools");
     chat_row c = {.m = m, .row = row};
-    json_t *message;
-    size_t i, num_turns = 0;
 
-    CR_TRY(get_messages(json_object_get(row->json, column), column, &c.messages, err));
+    CR_TRY(cri_messages_read(json_object_get(row->json, column), column, messages, err));
     if (json_is_array(tools)) c.vars = json_pack("{s:O}", "tools", tools);
-    CR_TRY_GOTO(out, check_text_only(row->json, c.messages, err));
-    CR_TRY_GOTO(out, render(m, c.messages, c.vars, false, &c.whole, err));
-    if (memchr(c.whole.data ? c.whole.data : "", 0, c.whole.num_bytes))
-        cr_fail(err, CR_EFORMAT, "the column %s holds a NUL", column);
-    CR_TRY_GOTO(out, err->status);
-    json_array_foreach(c.messages, i, message)
-    {
-        const char *role = json_string_value(json_object_get(message, "role"));
-        if (!role || strcmp(role, "assistant") != 0) continue;
-        CR_TRY_GOTO(out, add_turn(&c, i, err));
-        num_turns++;
+    if (read_images(m, row, *messages, is_dropped, err) == CR_OK && !*is_dropped &&
+        !are_too_long(m, m->config->sequence_length, &m->num_cut_images)) {
+        c.messages = m->images.items.messages;
+        cr_note(add_turns(&c, column, err));
     }
-    if (num_turns == 0)
-        cr_fail(err, CR_EFORMAT, "the column %s has no message of the role assistant", column);
-out:
-    json_decref(c.messages);
     json_decref(c.vars);
     cr_buf_free(&c.whole);
     cr_buf_free(&c.part);
     return err->status;
 }
 
+/* Of the images that have placeholders among the row's ids, all of these are there. */
+static bool has_all_places(const cr_prompt_maker *m, const cr_row *row)
+{
+    const int32_t pad = cr_tokenizer_find(m->tokenizer, CR_IMAGE_PLACEHOLDER);
+    int64_t num = 0;
+
+    for (size_t i = 0; i < m->images.next && i < m->images.items.num; i++)
+        num += m->images.items.item[i].num_tokens;
+    for (size_t i = 0; i < row->num_ids; i++)
+        num -= row->ids[i] == pad;
+    return num == 0;
+}
+
+/* Cut at sequence_length, but not in images. */
+static cr_status settle_answers(cr_prompt_maker *m, const json_t *messages, cr_row *row,
+                                cr_err *err)
+{
+    int64_t max = m->config->sequence_length;
+    bool is_long = (int64_t)row->num_ids > max;
+
+    if (is_long) row->num_ids = (size_t)max;
+    if (is_long && m->images.items.num && !has_all_places(m, row)) {
+        m->num_cut_images++;
+        cr_free(row->ids);
+        row->ids = NULL;
+        return CR_OK;
+    }
+    m->num_cut += is_long;
+    if (row->num_prompt > row->num_ids) row->num_prompt = row->num_ids;
+    row->domain = 0;
+    return cri_row_images_keep(&m->images, messages, m->from->data.messages, row, err);
+}
+
 cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
 {
     cr_prompt_maker *m = ctx;
-    int64_t max = m->config->sequence_length;
+    json_t *messages = NULL;
+    bool is_dropped = false;
 
     CR_TRY(cr_columns_make(&m->from->data, row, err));
-    CR_TRY(m->from->data.messages ? encode_turns(m, row, err) : encode_columns(m, row, err));
-    if ((int64_t)row->num_ids > max) {
-        row->num_ids = (size_t)max;
-        m->num_cut++;
-    }
-    if (row->num_prompt > row->num_ids) row->num_prompt = row->num_ids;
-    row->domain = 0;
-    return CR_OK;
+    cr_note(m->from->data.messages ? encode_turns(m, row, &is_dropped, &messages, err)
+                                   : encode_columns(m, row, &is_dropped, err));
+    if (err->status == CR_OK && row->ids) cr_note(settle_answers(m, messages, row, err));
+    json_decref(messages);
+    return err->status;
 }
 
 static const char *plural(size_t num)
 {
     return num == 1 ? "" : "s";
+}
+
+void cr_prompt_maker_close(cr_prompt_maker *m)
+{
+    cr_row_images_close(&m->images);
 }
 
 void cr_prompt_report(const cr_prompt_maker *m, const char *what)
@@ -523,6 +559,13 @@ void cr_prompt_report(const cr_prompt_maker *m, const char *what)
     if (m->num_long)
         cr_log(CR_LOG_INFO, "data", "%s: %zu row%s left out: prompts of more than %lld tokens",
                what, m->num_long, plural(m->num_long), (long long)m->prompt_length);
+    if (m->images.num_broken)
+        cr_log(CR_LOG_WARN, "data", "%s: %zu row%s left out for their images; the first is %s",
+               what, m->images.num_broken, plural(m->images.num_broken), m->images.first_broken);
+    if (m->num_cut_images)
+        cr_log(CR_LOG_INFO, "data",
+               "%s: %zu row%s left out: sequence_length %lld would cut their images", what,
+               m->num_cut_images, plural(m->num_cut_images), (long long)m->config->sequence_length);
     if (m->num_unread)
         cr_log(CR_LOG_WARN, "data",
                "%s: %zu row%s left out: no sample could have a verdict; the first is %s", what,
@@ -560,7 +603,7 @@ static cr_status answer_messages(const json_t *column, const char *name, json_t 
     json_t *list;
 
     if (json_is_array(column)) {
-        CR_TRY(get_messages(column, name, &list, err));
+        CR_TRY(cri_messages_read(column, name, &list, err));
         *out = json_copy(list);
         json_decref(list);
         return CR_OK;
@@ -599,7 +642,7 @@ static cr_status read_pair(pair_row *p, const cr_row *row, cr_err *err)
 
     for (int k = 0; k < 2; k++) {
         CR_TRY(answer_messages(json_object_get(row->json, names[k]), names[k], &p->answer[k], err));
-        CR_TRY(check_text_only(row->json, p->answer[k], err));
+        CR_TRY(cri_row_text_only(row->json, p->answer[k], err));
     }
     if (json_is_array(tools)) p->vars = json_pack("{s:O}", "tools", tools);
     if (!prompt) return split_prompt(p, name, err);
@@ -610,8 +653,8 @@ static cr_status read_pair(pair_row *p, const cr_row *row, cr_err *err)
     if (!json_is_array(prompt))
         return cr_fail(err, CR_EFORMAT,
                        "the column %s (prompt_key) is neither a text nor a list of messages", name);
-    CR_TRY(get_messages(prompt, name, &p->prompt, err));
-    return check_text_only(row->json, p->prompt, err);
+    CR_TRY(cri_messages_read(prompt, name, &p->prompt, err));
+    return cri_row_text_only(row->json, p->prompt, err);
 }
 
 /* Ids of the prompt's chat (k 0), or of the chat with an answer. */
@@ -637,7 +680,7 @@ static cr_status encode_ready(pair_row *p, const cr_row *row, cr_err *err)
     int32_t eos = cr_tokenizer_role(p->m->tokenizer, CR_TOKEN_EOS);
     cr_buf text = {0};
 
-    CR_TRY(check_text_only(row->json, NULL, err));
+    CR_TRY(cri_row_text_only(row->json, NULL, err));
     for (int k = 0; k < 3 && err->status == CR_OK; k++) {
         const json_t *column = json_object_get(row->json, names[k]);
         cr_row *part = &p->part[k];

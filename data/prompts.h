@@ -3,7 +3,7 @@
  * Flow 2 of 7. RLVR: `messages` (a list, or a list as JSON text) through the chat template with the
  * generation prompt, or `prompt` (ready text); kept when 5 < length <= prompt_length. SFT: prompt and
  * answer columns, labels on the answer only; or `messages` of any number of turns, labels on every turn
- * of the assistant, its end-of-turn token included. Longer than sequence_length is cut. Pairs (DPO): a prompt and two
+ * of the assistant, its end-of-turn token included. Longer than sequence_length is cut; a row whose images would be is left out. Pairs (DPO): a prompt and two
  * answers, as texts, as messages, or as ready text (data_args.prompt); where an answer makes the row longer than sequence_length,
  * the pair is left out.
  */
@@ -11,7 +11,7 @@
 #define CR_PROMPTS_H
 
 #include "configs/configs.h"
-#include "data/data.h"
+#include "data/row_images.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -28,7 +28,11 @@ typedef struct cr_prompt_maker {
     size_t num_unread; /* RLVR: rows left out because their rule can judge none of their samples */
     char first_unread[300]; /* of these, the line and the reason */
     size_t num_answered;    /* RLVR: chats that end with a turn of the assistant */
+    size_t num_cut_images;  /* SFT: left out, sequence_length would cut their images */
+    cr_row_images images;   /* of the row at hand; owned */
 } cr_prompt_maker;
+
+void cr_prompt_maker_close(cr_prompt_maker *maker); /* what it owns */
 
 /* cr_row_encode functions for cr_dataset_load; ctx is a cr_prompt_maker. */
 CR_MUST cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err);

@@ -249,6 +249,8 @@ static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size
         else if ((so_far->num_bytes += file->num_bytes) > CR_IMAGE_BYTES_A_CHAT)
             cr_fail(err, CR_EFORMAT, "the images have more than %d bytes", CR_IMAGE_BYTES_A_CHAT);
         cr_digest_bytes(file->data ? file->data : "", file->num_bytes, items[i].digest);
+        items[i].num_bytes = file->num_bytes;
+        items[i].value = c->places[i].value;
         if (!err->status && !r->keeps_values && find_size(r, &items[i])) {
             cr_note(count_tokens(r, c, i, &items[i], &so_far->num_tokens, err));
         } else {
@@ -296,22 +298,35 @@ void cr_image_items_free(cr_image_items *items)
     *items = (cr_image_items){0};
 }
 
-cr_status cr_image_items_expand(const cr_image_items *items, const char *text, size_t num_bytes,
-                                cr_buf *out, cr_err *err)
+cr_status cr_image_items_end(const cr_image_items *items, size_t next, cr_err *err)
+{
+    if (next == items->num) return CR_OK;
+    return cr_fail(err, CR_EFORMAT,
+                   "the rendered chat has %zu placeholders " CR_IMAGE_PLACEHOLDER " for %zu images",
+                   next, items->num);
+}
+
+cr_status cr_image_items_expand_part(const cr_image_items *items, const char *text,
+                                     size_t num_bytes, size_t *next, cr_buf *out, cr_err *err)
 {
     static const char pad[] = CR_IMAGE_PLACEHOLDER;
     const char *end = text + num_bytes, *at;
-    size_t num = 0;
 
-    for (; (at = memmem(text, (size_t)(end - text), pad, sizeof pad - 1)); num++) {
+    for (; (at = memmem(text, (size_t)(end - text), pad, sizeof pad - 1)); ++*next) {
         cr_buf_add(out, text, (size_t)(at - text));
-        for (int64_t k = 0; num < items->num && k < items->item[num].num_tokens; k++)
+        for (int64_t k = 0; *next < items->num && k < items->item[*next].num_tokens; k++)
             cr_buf_adds(out, pad);
         text = at + sizeof pad - 1;
     }
     cr_buf_add(out, text, (size_t)(end - text));
-    if (num == items->num) return CR_OK;
-    return cr_fail(err, CR_EFORMAT,
-                   "the rendered chat has %zu placeholders " CR_IMAGE_PLACEHOLDER " for %zu images",
-                   num, items->num);
+    return *next <= items->num ? CR_OK : cr_image_items_end(items, *next, err);
+}
+
+cr_status cr_image_items_expand(const cr_image_items *items, const char *text, size_t num_bytes,
+                                cr_buf *out, cr_err *err)
+{
+    size_t num = 0;
+
+    CR_TRY(cr_image_items_expand_part(items, text, num_bytes, &num, out, err));
+    return cr_image_items_end(items, num, err);
 }

@@ -23,7 +23,9 @@ enum { CR_IMAGES_A_CHAT = 512, CR_IMAGE_BYTES_A_CHAT = 256 << 20 };
 typedef struct cr_image_reader cr_image_reader;
 
 typedef struct cr_image_item {
-    char digest[CR_DIGEST_TEXT]; /* of its file */
+    char digest[CR_DIGEST_TEXT]; /* of its file, */
+    size_t num_bytes;            /* and its size */
+    const json_t *value;         /* where the messages or the column have it; borrowed from them */
     int width, height;           /* upright */
     int32_t grid[3];             /* of patches, after resizing */
     int64_t num_tokens;
@@ -46,7 +48,14 @@ void cr_image_reader_destroy(cr_image_reader *reader); /* accepts NULL */
 CR_MUST cr_status cr_image_reader_read(cr_image_reader *reader, const json_t *messages,
                                        const json_t *images, cr_image_items *out, cr_err *err);
 void cr_image_items_free(cr_image_items *items);
-/* Append text with its placeholders repeated. CR_EFORMAT: they are not as many as the images. */
+/* Append a part of the text, whose first placeholder is that of item *next, with its placeholders repeated; *next goes on. CR_EFORMAT:
+ * there are more of them than images. */
+CR_MUST cr_status cr_image_items_expand_part(const cr_image_items *items, const char *text,
+                                             size_t num_bytes, size_t *next, cr_buf *out,
+                                             cr_err *err);
+/* CR_EFORMAT: the placeholders of the text that ended were not as many as the images. */
+CR_MUST cr_status cr_image_items_end(const cr_image_items *items, size_t next, cr_err *err);
+/* The whole text, likewise. */
 CR_MUST cr_status cr_image_items_expand(const cr_image_items *items, const char *text,
                                         size_t num_bytes, cr_buf *out, cr_err *err);
 

@@ -83,11 +83,15 @@ static cr_status read_base64(const char *text, size_t num_bytes, cr_buf *out, cr
     return CR_OK;
 }
 
+/* base64 of a file of one of the three types, by its first bytes. */
+static bool is_base64(const char *text)
+{
+    return begins(text, "/9j/") || begins(text, "iVBORw0KGgo") || begins(text, "UklGR");
+}
+
 static cr_status read_text(const char *text, size_t num_bytes, const char *folder, cr_buf *out,
                            cr_err *err)
 {
-    /* base64 of the first bytes of the three types */
-    static const char *const encoded[] = {"/9j/", "iVBORw0KGgo", "UklGR"};
     const char *comma;
 
     if (strlen(text) != num_bytes) return cr_fail(err, CR_EFORMAT, "its text has a NUL");
@@ -100,8 +104,7 @@ static cr_status read_text(const char *text, size_t num_bytes, const char *folde
     if (begins(text, "http://") || begins(text, "https://"))
         return cr_fail(err, CR_EFORMAT, "%.100s: nothing is fetched, give a file or its data",
                        text);
-    for (size_t i = 0; i < CR_COUNT(encoded); i++)
-        if (begins(text, encoded[i])) return read_base64(text, num_bytes, out, err);
+    if (is_base64(text)) return read_base64(text, num_bytes, out, err);
     return read_path(text, folder, out, err);
 }
 
@@ -121,4 +124,13 @@ cr_status cr_image_source_read(const json_t *value, const char *folder, cr_buf *
         return cr_fail(err, CR_EFORMAT,
                        "it is neither text nor an object with bytes, a path or a url");
     return read_text(json_string_value(text), json_string_length(text), folder, out, err);
+}
+
+const char *cr_image_source_path(const json_t *value)
+{
+    const char *text =
+        json_string_value(json_is_object(value) ? json_object_get(value, "path") : value);
+
+    if (json_is_string(json_object_get(value, "bytes"))) return NULL;
+    return text && !begins(text, "data:") && !is_base64(text) ? text : NULL;
 }

@@ -21,4 +21,7 @@ enum { CR_IMAGE_MAX_BYTES = 128 << 20 };
 CR_MUST cr_status cr_image_source_read(const json_t *value, const char *folder, cr_buf *out,
                                        cr_err *err);
 
+/* The path that it names (borrowed); NULL: it has the bytes. */
+const char *cr_image_source_path(const json_t *value);
+
 #endif

@@ -200,6 +200,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     run->output_dir = cr_strdup(config->output_dir);
     run->config_path = cr_strdup(config_path);
     run->self_path = cr_self_path();
+    run->items = cr_item_store_create();
     cr_layout_init(&run->layout, config);
     run->lives = CR_NEW_ARRAY(struct cr_life, run->layout.num_ranks);
     for (int i = 0; i < run->layout.num_ranks; i++)
@@ -252,6 +253,7 @@ void cr_run_close(cr_run *run)
     cr_log_tee(-1);
     if (run->log_fd >= 0) close(run->log_fd);
     cr_free(run->lives);
+    cr_item_store_destroy(run->items);
     cr_free(run->output_dir);
     cr_free(run->config_path);
     cr_free(run->self_path);

@@ -22,6 +22,7 @@
 #include "launch/mpirun/watched.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
+#include "samples/items/items.h"
 #include "samples/protocol.h"
 #include "scorers/reward_workers.h"
 
@@ -52,8 +53,9 @@ typedef struct cr_run {
     dev_t output_device; /* of output_dir, with its inode: is it still there? */
     ino_t output_inode;
     int64_t num_requests;
-    bool has_said_stop; /* that it will end with this step */
-    bool has_begun;     /* a rank has done a command: what fails from now on is no wrong use */
+    cr_item_store *items; /* images that are on the exchange */
+    bool has_said_stop;   /* that it will end with this step */
+    bool has_begun;       /* a rank has done a command: what fails from now on is no wrong use */
     /* what the pipeline does while it waits for a reply, or NULL: must not wait itself */
     cr_status (*on_wait)(void *context, cr_err *err);
     void *on_wait_context;

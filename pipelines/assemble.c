@@ -1,6 +1,7 @@
 /* assemble.c -- see assemble.h. */
 #include "actors/packing.h"
 #include "actors/schedule.h"
+#include "data/row_images.h"
 #include "pipelines/assemble_impl.h"
 #include "pipelines/verdicts.h"
 #include "pipelines/why/terms.h"
@@ -252,6 +253,16 @@ static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, i
     return cri_critic_finish(l, run, critic, step, m, err);
 }
 
+/* Those of recorded samples; of others they are there. */
+static cr_status put_images(cr_run *run, const cr_rollout *rollout, const cr_dataset *data,
+                            cr_err *err)
+{
+    for (size_t i = 0; i < rollout->num_samples; i += rollout->group_size)
+        CR_TRY(cr_row_images_put(&data->rows[rollout->samples[i].row], data->image_folder,
+                                 run->items, run->x, err));
+    return CR_OK;
+}
+
 cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,
                    int64_t step, cr_metrics *m, cr_err *err)
 {
@@ -260,6 +271,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     cri_learn_batch_init(&b, rollout, data, l->config);
     if (run->has_terms && step == run->end_step - 1) b.terms = cri_terms_begin(l, &b);
     if (step == run->end_step - 1) b.only = run->only;
+    CR_TRY_GOTO(out, put_images(run, rollout, data, err));
     CR_TRY_GOTO(out, get_log_probs(l, run, &b, step, m, err));
     CR_TRY_GOTO(out, get_advantages(l, &b, m, err));
     if (cri_has_correction(l->config) || b.old_from == CR_OLD_COMPUTED) cri_correct(l, &b, m);

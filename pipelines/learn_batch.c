@@ -1,5 +1,6 @@
 /* learn_batch.c -- the batch of a step, and log-probs or values of a role over it (see assemble_impl.h). */
 #include "actors/distribution.h"
+#include "data/row_images.h"
 #include "exchange/record.h"
 #include "pipelines/assemble_impl.h"
 
@@ -28,7 +29,8 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
                                      row->num_ids,
                                      s->num_ids,
                                      s->kept.num ? &s->kept : NULL,
-                                     cr_distribution_of(config, s->domain).temperature};
+                                     cr_distribution_of(config, s->domain).temperature,
+                                     cr_row_items(row)};
     }
     cr_sample_batch_count(&b->batch);
     for (size_t c = 0; c < CR_COUNT(columns); c++)

@@ -61,9 +61,18 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
                              .chat = s->chat,
                              .prompt_length = prompt_length};
 
-    for (size_t i = 0; i < from->data.num_file_names; i++)
-        CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_rlvr, &maker, err));
-    cr_prompt_report(&maker, from->name);
+    data->image_folder = from->data.image_folder;
+    for (size_t i = 0; i < from->data.num_file_names && err->status == CR_OK; i++)
+        cr_note(
+            cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_rlvr, &maker, err));
+    if (err->status == CR_OK) cr_prompt_report(&maker, from->name);
+    cr_prompt_maker_close(&maker);
+    CR_TRY(err->status);
+    for (size_t i = 0; i < data->num_rows; i++)
+        if (data->rows[i].num_images)
+            return cr_fail(err, CR_ECONFIG,
+                           "%s: row %d has images, which generation does not take yet", from->name,
+                           data->rows[i].line);
     return data->num_rows
                ? CR_OK
                : cr_fail(err, CR_ECONFIG, "%s: its files (%s%s) have no row to take", from->name,
@@ -463,6 +472,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
         CR_TRY_GOTO(out, sync_weights(s, NULL, err));
         CR_TRY_GOTO(out, validate(s, step + 1, "final/", false, m, err));
     }
+    cr_item_store_end_step(run->items, run->x);
     *is_saved = *is_saved || cr_run_should_stop();
     CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
     if (*is_saved) CR_TRY_GOTO(out, save(s, step, err));

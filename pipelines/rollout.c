@@ -1,6 +1,7 @@
 /* rollout.c -- see rollout.h. */
 #include "pipelines/rollout.h"
 #include "actors/distribution.h"
+#include "data/row_images.h"
 #include "exchange/record.h"
 #include "launch/role_call.h"
 #include "reports/view.h"
@@ -76,10 +77,13 @@ static cr_status ask(cr_rollouts *c, int domain, uint32_t row_index, cr_err *err
     const cr_field_array prompt_ids = {row->ids, row->num_ids};
     const cr_prompt_row text = {{row->text, strlen(row->text)}, prompt_ids};
     uint64_t *ids = CR_NEW_ARRAY(uint64_t, args->group_size);
-    const cr_prompt prompt = {.is_validation = args->is_validation,
-                              .ids = prompt_ids,
-                              .samples = {ids, args->group_size},
-                              .blocks = {row->rewards, row->num_rewards}};
+    const cr_prompt prompt = {
+        .is_validation = args->is_validation,
+        .ids = prompt_ids,
+        .samples = {ids, args->group_size},
+        .blocks = {row->rewards, row->num_rewards},
+        .item_digests = {row->image_digests, CR_ITEM_DIGEST * row->num_images},
+        .item_grids = {row->image_grids, CR_ITEM_GRID * row->num_images}};
     char name[CR_SAMPLE_NAME];
     flight f = {.domain = domain};
 
@@ -100,7 +104,8 @@ static cr_status ask(cr_rollouts *c, int domain, uint32_t row_index, cr_err *err
     c->flights = cr_grow(c->flights, c->num, &c->capacity, sizeof *c->flights);
     cr_sample_name(ids[0], 0, /*is_second=*/false, name);
     c->flights[c->num++] = f;
-    if (cr_rows_put(c->run->x, ids[0], &text, err) == CR_OK)
+    if (cr_row_images_put(row, args->data->image_folder, c->run->items, c->run->x, err) == CR_OK &&
+        cr_rows_put(c->run->x, ids[0], &text, err) == CR_OK)
         cr_note(put(c, CR_MESSAGE_PROMPT, &prompt, CR_STREAM_PROMPTS, name, NULL, err));
     cr_free(ids);
     return err->status;

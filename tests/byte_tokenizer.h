@@ -6,16 +6,18 @@
 
 #include <string.h>
 
-/* All bytes, as they are in a byte-level vocabulary, and <s>; config_json: of tokenizer_config.json, or NULL. */
-static inline cr_tokenizer *byte_tokenizer_with(const char *config_json)
+/* All bytes, as they are in a byte-level vocabulary, <s>, and from 257 on `more` (JSON of added tokens with a comma before it, or "");
+ * config_json: of tokenizer_config.json, or NULL. */
+static inline cr_tokenizer *byte_tokenizer_of(const char *more, const char *config_json)
 {
     cr_tokenizer *tokenizer = NULL;
     cr_buf json = {0};
     cr_err err = {0};
     int next = 256;
 
-    cr_buf_adds(&json, "{\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true}],"
-                       "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+    cr_buf_adds(&json, "{\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true}");
+    cr_buf_adds(&json, more);
+    cr_buf_adds(&json, "],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
                        "\"decoder\":{\"type\":\"ByteLevel\"},"
                        "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
     for (int b = 0; b < 256; b++) {
@@ -30,6 +32,11 @@ static inline cr_tokenizer *byte_tokenizer_with(const char *config_json)
              "%s", err.msg);
     cr_buf_free(&json);
     return tokenizer;
+}
+
+static inline cr_tokenizer *byte_tokenizer_with(const char *config_json)
+{
+    return byte_tokenizer_of("", config_json);
 }
 
 static inline cr_tokenizer *byte_tokenizer(void)

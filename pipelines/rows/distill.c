@@ -73,9 +73,9 @@ static cr_status train(cr_rows *r, const uint32_t *rows, double lr, cr_metrics *
     cr_train_sums sums = {0};
     cr_sample_batch b;
 
-    counts[CR_MINI_TOKENS] = cr_rows_answers(r, rows, &b);
+    cr_note(cr_rows_answers(r, rows, &counts[CR_MINI_TOKENS], &b, err));
     tokens = (double)counts[CR_MINI_TOKENS];
-    cr_note(ask_teacher(r, &b, err));
+    if (err->status == CR_OK) cr_note(ask_teacher(r, &b, err));
     asked = cr_now_s();
     if (err->status == CR_OK) cr_note(cr_rows_update(r, &b, counts, lr, &sums, err));
     cr_sample_batch_free(&b);

@@ -25,13 +25,30 @@ cr_status cr_rows_load(cr_rows *r, const cr_worker_config *from, cr_row_encode e
     cr_prompt_maker maker = {
         .config = r->c, .from = from, .tokenizer = r->tokenizer, .chat = r->chat};
 
-    for (size_t i = 0; i < from->data.num_file_names; i++)
-        CR_TRY(cr_dataset_load(data, from->data.file_names[i], encode, &maker, err));
-    cr_prompt_report(&maker, from->name);
+    data->image_folder = from->data.image_folder;
+    for (size_t i = 0; i < from->data.num_file_names && err->status == CR_OK; i++)
+        cr_note(cr_dataset_load(data, from->data.file_names[i], encode, &maker, err));
+    if (err->status == CR_OK) cr_prompt_report(&maker, from->name);
+    cr_prompt_maker_close(&maker);
+    CR_TRY(err->status);
     if (!data->num_rows)
         return cr_fail(err, CR_ECONFIG, "%s: its files (%s%s) have no row to take", from->name,
                        from->data.file_names[0], from->data.num_file_names > 1 ? ", .." : "");
     return CR_OK;
+}
+
+/* A projector alone learns from images. */
+static cr_status check_stage(const cr_rows *r, cr_err *err)
+{
+    const char *stage = r->c->train.stage;
+
+    if (!stage || strcmp(stage, "align") != 0) return CR_OK;
+    for (size_t i = 0; i < r->data.num_rows; i++)
+        if (r->data.rows[i].num_images) return CR_OK;
+    return cr_fail(err, CR_ECONFIG,
+                   "%s: stage align trains the projector alone, which learns from images, and no "
+                   "row has one (stage finetune trains the language model, too)",
+                   r->c->train.name);
 }
 
 static cr_status load(cr_rows *r, cr_err *err)
@@ -42,6 +59,7 @@ static cr_status load(cr_rows *r, cr_err *err)
     if (!w->data.prompt || (r->c->has_validation && !r->c->validation.data.prompt))
         CR_TRY(cr_chat_open(w->model_path, &r->chat, err));
     CR_TRY(r->kind->load(r, w, &r->data, err));
+    CR_TRY(check_stage(r, err));
     if (r->c->has_validation) CR_TRY(r->kind->load(r, &r->c->validation, &r->validation, err));
     r->batch = (size_t)(cr_worker_num_batches(w) * cr_worker_batch_samples(w));
     if (r->data.num_rows < r->batch)
@@ -78,6 +96,15 @@ static const uint32_t *rows_of(cr_rows *r, int64_t step)
 }
 
 /* ---- calls ---- */
+
+cr_status cr_rows_put_images(cr_rows *r, const cr_dataset *data, const uint32_t *rows, size_t first,
+                             size_t num, cr_err *err)
+{
+    for (size_t i = 0; i < num; i++)
+        CR_TRY(cr_row_images_put(&data->rows[rows ? rows[i] : first + i], data->image_folder,
+                                 r->run->items, r->run->x, err));
+    return CR_OK;
+}
 
 /* Which samples go to which rank, so that tokens balance; those of a row stay together and in order. The gradient does not depend
  * on it. order, part [b->num] are filled and borrowed. */
@@ -196,6 +223,7 @@ static cr_status steps(cr_rows *r, cr_err *err)
         if (r->c->has_validation && is_last) CR_TRY_GOTO(out, validate(r, true, &m, err));
         should_save =
             is_last || cr_run_should_stop() || (run->step > 0 && run->step % r->c->save_steps == 0);
+        cr_item_store_end_step(run->items, run->x);
         CR_TRY_GOTO(out, cr_saver_poll(&r->saver, err));
         if (should_save) {
             CR_TRY_GOTO(out, cr_saver_begin(&r->saver, run->step, &folder, err));

@@ -51,6 +51,9 @@ struct cr_rows {
 /* Rows of the files of `from`, each through `encode`. */
 CR_MUST cr_status cr_rows_load(cr_rows *r, const cr_worker_config *from, cr_row_encode encode,
                                cr_dataset *data, cr_err *err);
+/* Images of rows [num] of the data (rows NULL: from `first` on), which ranks will ask for. */
+CR_MUST cr_status cr_rows_put_images(cr_rows *r, const cr_dataset *data, const uint32_t *rows,
+                                     size_t first, size_t num, cr_err *err);
 /* One update over the batch, which is emptied: counts of it, and what the replies add up to. */
 CR_MUST cr_status cr_rows_update(cr_rows *r, cr_sample_batch *b,
                                  const uint64_t counts[CR_MINI_COUNTS], double lr,
@@ -66,8 +69,10 @@ size_t cr_rows_num_at_once(const cr_rows *r);
 
 CR_MUST cr_status cr_rows_load_answers(cr_rows *r, const cr_worker_config *from, cr_dataset *data,
                                        cr_err *err);
-/* Rows of a step as samples, with CR_COLUMN_MASK where some tokens are not learnt; returns how many are, at least 1. */
-size_t cr_rows_answers(const cr_rows *r, const uint32_t *rows, cr_sample_batch *b);
+/* Rows of a step as samples, with CR_COLUMN_MASK where some tokens are not learnt; *num: how many are, at least 1. Their images are
+ * put. */
+CR_MUST cr_status cr_rows_answers(cr_rows *r, const uint32_t *rows, uint64_t *num,
+                                  cr_sample_batch *b, cr_err *err);
 /* Mean loss of a learnt token over the whole validation set. */
 CR_MUST cr_status cr_rows_validate_answers(cr_rows *r, bool is_final, cr_metrics *m, cr_err *err);
 

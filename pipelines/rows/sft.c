@@ -73,7 +73,8 @@ static void batch_of(const cr_rows *r, const cr_row *data, const uint32_t *rows,
                                                    .prompt = row->ids,
                                                    .response = row->ids + prompt,
                                                    .num_prompt = prompt,
-                                                   .num_response = row->num_ids - prompt};
+                                                   .num_response = row->num_ids - prompt,
+                                                   .items = cr_row_items(row)};
         has_mask = has_mask || row->learns;
     }
     b->num = n;
@@ -86,14 +87,15 @@ static void batch_of(const cr_rows *r, const cr_row *data, const uint32_t *rows,
     }
 }
 
-size_t cr_rows_answers(const cr_rows *r, const uint32_t *rows, cr_sample_batch *b)
+cr_status cr_rows_answers(cr_rows *r, const uint32_t *rows, uint64_t *num, cr_sample_batch *b,
+                          cr_err *err)
 {
-    size_t num = 0;
-
+    *num = 0;
     for (size_t i = 0; i < r->batch; i++)
-        num += num_learnt(r, &r->data.rows[rows[i]]);
+        *num += num_learnt(r, &r->data.rows[rows[i]]);
+    if (*num == 0) *num = 1;
     batch_of(r, r->data.rows, rows, r->batch, b);
-    return num ? num : 1;
+    return cr_rows_put_images(r, &r->data, rows, 0, r->batch, err);
 }
 
 static cr_status train(cr_rows *r, const uint32_t *rows, double lr, cr_metrics *m, cr_err *err)
@@ -103,9 +105,9 @@ static cr_status train(cr_rows *r, const uint32_t *rows, double lr, cr_metrics *
     cr_train_sums sums = {0};
     cr_sample_batch batch;
 
-    counts[CR_MINI_TOKENS] = cr_rows_answers(r, rows, &batch);
+    cr_note(cr_rows_answers(r, rows, &counts[CR_MINI_TOKENS], &batch, err));
     tokens = (double)counts[CR_MINI_TOKENS];
-    cr_note(cr_rows_update(r, &batch, counts, lr, &sums, err));
+    if (err->status == CR_OK) cr_note(cr_rows_update(r, &batch, counts, lr, &sums, err));
     cr_sample_batch_free(&batch);
     CR_TRY(err->status);
     cr_metrics_set(m, sums.loss.total_loss, "sft_train/loss");
@@ -121,6 +123,7 @@ static cr_status ask_rows(cr_rows *r, size_t first, size_t end, double *nll, cr_
 {
     cr_sample_batch batch;
 
+    CR_TRY(cr_rows_put_images(r, &r->validation, NULL, first, end - first, err));
     batch_of(r, r->validation.rows + first, NULL, end - first, &batch);
     cr_note(cr_rows_log_probs(r, CR_ROLE_TRAIN, &batch, CR_COLUMN_LOG_PROBS, err));
     for (size_t k = 0; k < batch.num && err->status == CR_OK; k++) {

@@ -20,37 +20,6 @@
 
 /* ---- models ---- */
 
-/* A run gives its model text, from which a vision tower and its projector learn nothing. */
-static cr_status check_learners(const cr_model *model, const char *role, cr_err *err)
-{
-    const cr_towers *t = &model->towers;
-    size_t num = 0, num_tower = 0;
-    char tower[160];
-
-    if (!model->tower) return CR_OK;
-    snprintf(tower, sizeof tower, "%s", model->tower->name);
-    if (!cr_is_named(t->projector, tower)) /* Prismatic's is beside it */
-        snprintf(tower, sizeof tower, "%s,%s", model->tower->name, t->projector);
-    for (size_t i = 0; i < model->num_params; i++) {
-        const cr_param *p = model->params[i];
-        bool is_tower = cr_is_named(p->name, t->vision) || cr_is_named(p->name, t->projector);
-        num += p->is_trainable && !is_tower;
-        num_tower += p->is_trainable && is_tower;
-    }
-    if (num == 0)
-        return cr_fail(err, CR_ECONFIG,
-                       "model_args: only parts of %s are trained, which learn from images, and a "
-                       "run has text (stage finetune or last-layer-finetune trains the language "
-                       "model)",
-                       tower);
-    if (num_tower)
-        cr_log(CR_LOG_WARN, "run",
-               "%s: the trained parts of %s get no gradient from text, only weight decay "
-               "(model_args.freeze_module_prefix: %s leaves them alone)",
-               role, tower, tower);
-    return CR_OK;
-}
-
 /* Its files are there and whole: names, shapes and lengths. */
 static cr_status check_weights(const cr_config *c, const cr_worker_config *w, const cr_model *model,
                                cr_err *err)
@@ -145,8 +114,6 @@ static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *rank
     if (!w->model_path || w->num_devices < 1) return CR_OK;
     if (cr_model_open_with(w->model_path, &options, &model, err) == CR_OK &&
         cr_model_prepare(model, w, true, err) == CR_OK &&
-        (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
-         check_learners(model, ranks->name, err) == CR_OK) &&
         check_weights(c, w, model, err) == CR_OK && check_groups(w, model, err) == CR_OK &&
         check_follower(c, w, model, err) == CR_OK &&
         (w->task != CR_TASK_GENERATE || check_all_ends(c, model, err) == CR_OK) &&

@@ -40,7 +40,7 @@ bool cr_item_store_need(cr_item_store *store, const uint64_t digest[CR_ITEM_DIGE
 /* The bytes of its file as they are stored; sent with the next command. */
 void cr_item_store_put(cr_item_store *store, cr_exchange *x, const uint64_t digest[CR_ITEM_DIGEST],
                        const void *data, size_t num_bytes);
-/* The step is over: what was not needed since the call before is dropped, with the next command. */
+/* The step is over: what was not needed since the call before this one is dropped, with the next command. */
 void cr_item_store_end_step(cr_item_store *store, cr_exchange *x);
 
 #endif

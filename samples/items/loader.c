@@ -36,6 +36,20 @@ cr_item_loader *cr_item_loader_create(const cr_image_processor *processor, int64
     return l;
 }
 
+cr_status cr_item_loader_open(const char *folder, const cr_config *config, cr_item_loader **out,
+                              cr_err *err)
+{
+    const cr_data_args *data = &config->train.data;
+    cr_image_processor processor;
+
+    *out = NULL;
+    CR_TRY(cr_image_processor_read(folder, &processor, err));
+    CR_TRY(
+        cr_image_processor_limit(&processor, data->image_min_pixels, data->image_max_pixels, err));
+    *out = cr_item_loader_create(&processor, CR_ITEM_CACHE_BYTES);
+    return CR_OK;
+}
+
 void cr_item_loader_destroy(cr_item_loader *l)
 {
     if (!l) return;

@@ -8,6 +8,7 @@
 #ifndef CR_ITEM_LOADER_H
 #define CR_ITEM_LOADER_H
 
+#include "configs/configs.h"
 #include "images/processor.h"
 #include "samples/items/items.h"
 
@@ -17,6 +18,10 @@ typedef struct cr_item_loader cr_item_loader;
 
 /* max_bytes: of patches that are kept beyond those of the last call. */
 cr_item_loader *cr_item_loader_create(const cr_image_processor *processor, int64_t max_bytes);
+/* With the processor of a role's MODEL folder and the limits of the run's images; CR_ITEM_CACHE_BYTES are kept. Errors: those of
+ * cr_image_processor_read. */
+CR_MUST cr_status cr_item_loader_open(const char *folder, const cr_config *config,
+                                      cr_item_loader **out, cr_err *err);
 void cr_item_loader_destroy(cr_item_loader *loader); /* accepts NULL */
 /* Images of num prompts. CR_EFORMAT: one is not in the exchange, is not what its reference says, or cannot be decoded: its digest and
  * why. */

@@ -9,7 +9,7 @@
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 mkdir $tmp/output $tmp/bin $tmp/scripts
 cp -r configs $tmp/configs
-cp scripts/make_sums $tmp/scripts
+cp scripts/make_sums scripts/make_pictures $tmp/scripts
 ln -s "$(realpath "$CROLL")" $tmp/bin/croll
 log=$tmp/example.log
 sed -n '/^```sh/,/^```/p' docs/vision.md | grep -v '^```' >$tmp/example
@@ -78,7 +78,7 @@ done
 code=0
 "$CROLL" run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/align sft_train.model_args.stage=align \
     "sft_train.data_args.file_name=[$tmp/output/prismatic/sft.jsonl]" >$tmp/align.log 2>&1 </dev/null || code=$?
-[ $code -eq 2 ] && grep -q 'vision_backbone,projector. are trained, which learn from images' $tmp/align.log || fail "align with text: $(cat $tmp/align.log)"
+[ $code -eq 2 ] && grep -q 'stage align trains the projector alone' $tmp/align.log || fail "align with text: $(cat $tmp/align.log)"
 
 mv $tmp/output/prismatic $tmp/home
 job rlvr pretrain=$tmp/home/trained max_steps=2 validation=null \

@@ -1,0 +1,220 @@
+/* row_images.c -- see row_images.h. */
+#include "data/row_images.h"
+#include "images/source.h"
+
+#include <string.h>
+
+static bool is_given(const json_t *value)
+{
+    return json_array_size(value) || json_string_length(value) || json_is_object(value);
+}
+
+static cr_status check_videos(const json_t *row, cr_err *err)
+{
+    static const char *const columns[] = {"video", "videos"};
+
+    for (size_t i = 0; i < CR_COUNT(columns); i++)
+        if (is_given(json_object_get(row, columns[i])))
+            return cr_fail(err, CR_EFORMAT,
+                           "the column %s is not empty, and a run gives its model text and images",
+                           columns[i]);
+    return CR_OK;
+}
+
+/* The first column of images that is not empty; NULL: none. */
+static json_t *column_of(const json_t *row, const char **name)
+{
+    static const char *const columns[] = {"images", "image"};
+
+    for (size_t i = 0; i < CR_COUNT(columns); i++) {
+        json_t *value = json_object_get(row, columns[i]);
+        if (is_given(value)) {
+            *name = columns[i];
+            return value;
+        }
+    }
+    return NULL;
+}
+
+cr_status cri_row_text_only(const json_t *row, const json_t *messages, cr_err *err)
+{
+    const char *name;
+    size_t i, k;
+    json_t *message, *part;
+
+    CR_TRY(check_videos(row, err));
+    if (column_of(row, &name))
+        return cr_fail(err, CR_EFORMAT,
+                       "the column %s is not empty, and its model is given text only", name);
+    json_array_foreach(messages, i, message)
+        json_array_foreach(json_object_get(message, "content"), k, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (type && strcmp(type, "text") != 0)
+            return cr_fail(err, CR_EFORMAT,
+                           "message %zu has a part of type '%.20s', and its model is given text "
+                           "only",
+                           i + 1, type);
+    }
+    return CR_OK;
+}
+
+void cr_row_images_close(cr_row_images *r)
+{
+    cr_image_items_free(&r->items);
+    cr_image_reader_destroy(r->reader);
+    *r = (cr_row_images){0};
+}
+
+static cr_status open_reader(cr_row_images *r, const char *model_folder, const cr_data_args *from,
+                             cr_err *err)
+{
+    cr_image_processor processor;
+
+    if (r->is_open) return CR_OK;
+    if (model_folder && cr_image_processor_exists(model_folder)) {
+        CR_TRY(cr_image_processor_read(model_folder, &processor, err));
+        CR_TRY(cr_image_processor_limit(&processor, from->image_min_pixels, from->image_max_pixels,
+                                        err));
+        r->reader = cr_image_reader_create(&processor, from->image_folder);
+    }
+    r->is_open = true;
+    return CR_OK;
+}
+
+cr_status cri_row_images_read(cr_row_images *r, const char *model_folder, const cr_data_args *from,
+                              const cr_row *row, const json_t *messages, bool *is_dropped,
+                              cr_err *err)
+{
+    const char *name;
+
+    *is_dropped = false;
+    r->next = 0;
+    cr_image_items_free(&r->items);
+    CR_TRY(open_reader(r, model_folder, from, err));
+    if (!r->reader) {
+        r->items.messages = json_incref((json_t *)(uintptr_t)messages);
+        return cri_row_text_only(row->json, messages, err);
+    }
+    CR_TRY(check_videos(row->json, err));
+    if (cr_image_reader_read(r->reader, messages, column_of(row->json, &name), &r->items, err) ==
+            CR_OK ||
+        !from->drops_broken_images ||
+        (err->status != CR_EFORMAT && err->status != CR_EIO && err->status != CR_EARG))
+        return err->status;
+    if (r->num_broken++ == 0)
+        snprintf(r->first_broken, sizeof r->first_broken, "row %d: %.250s", row->line, err->msg);
+    *err = (cr_err){0};
+    *is_dropped = true;
+    return CR_OK;
+}
+
+int64_t cri_row_images_tokens(const cr_row_images *r)
+{
+    int64_t num = 0;
+
+    for (size_t i = 0; i < r->items.num; i++)
+        num += r->items.item[i].num_tokens;
+    return num;
+}
+
+/* ---- what a row keeps ---- */
+
+/* What stands for an image's bytes; a new reference. */
+static json_t *reference_of(const cr_image_item *item)
+{
+    json_t *out =
+        json_pack("{s:s,s:I}", "sha256", item->digest, "num_bytes", (json_int_t)item->num_bytes);
+    const char *path = cr_image_source_path(item->value);
+
+    if (path) json_object_set_new(out, "path", json_string(path));
+    return out;
+}
+
+/* A copy of value in which images are references; a new reference. */
+static json_t *without_bytes(json_t *value, const cr_image_items *items)
+{
+    json_t *out, *member;
+    const char *key;
+    size_t i;
+
+    for (i = 0; i < items->num; i++)
+        if (items->item[i].value == value) return reference_of(&items->item[i]);
+    if (json_is_array(value)) {
+        out = json_array();
+        json_array_foreach(value, i, member)
+            json_array_append_new(out, without_bytes(member, items));
+        return out;
+    }
+    if (!json_is_object(value)) return json_incref(value);
+    out = json_object();
+    json_object_foreach(value, key, member)
+        json_object_set_new(out, key, without_bytes(member, items));
+    return out;
+}
+
+cr_status cri_row_images_keep(const cr_row_images *r, const json_t *messages, const char *column,
+                              cr_row *row, cr_err *err)
+{
+    const cr_image_items *items = &r->items;
+    const char *name;
+    json_t *json;
+    cr_buf text = {0};
+
+    if (!items->num) return CR_OK;
+    row->num_images = r->next;
+    row->image_digests = CR_NEW_ARRAY(uint64_t, CR_ITEM_DIGEST * r->next);
+    row->image_grids = CR_NEW_ARRAY(int32_t, CR_ITEM_GRID * r->next);
+    row->image_files = json_array();
+    for (size_t i = 0; i < r->next; i++) {
+        const cr_image_item *item = &items->item[i];
+        cr_item_digest_of(item->digest, row->image_digests + CR_ITEM_DIGEST * i);
+        memcpy(row->image_grids + CR_ITEM_GRID * i, item->grid, sizeof item->grid);
+        json_array_append(row->image_files, (json_t *)(uintptr_t)item->value);
+    }
+    json = json_copy(row->json);
+    if (column && json_is_string(json_object_get(json, column)) && !column_of(json, &name))
+        json_object_set(json, column, (json_t *)(uintptr_t)messages); /* it was JSON as text */
+    json_decref(row->json);
+    row->json = without_bytes(json, items);
+    json_decref(json);
+    CR_TRY(cr_json_add_value(&text, row->json, err));
+    cr_free(row->text);
+    row->text = text.data;
+    return CR_OK;
+}
+
+/* ---- what a step sends ---- */
+
+cr_item_refs cr_row_items(const cr_row *row)
+{
+    return (cr_item_refs){row->image_digests, row->image_grids, row->num_images};
+}
+
+static cr_status put_image(const cr_row *row, size_t i, const char *folder, cr_item_store *store,
+                           cr_exchange *x, cr_err *err)
+{
+    const uint64_t *digest = row->image_digests + CR_ITEM_DIGEST * i;
+    char name[CR_DIGEST_TEXT], is[CR_DIGEST_TEXT];
+    cr_buf file = {0};
+
+    if (cr_item_store_need(store, digest)) return CR_OK;
+    if (cr_image_source_read(json_array_get(row->image_files, i), folder, &file, err) == CR_OK) {
+        cr_item_digest_text(digest, name);
+        cr_digest_bytes(file.data ? file.data : "", file.num_bytes, is);
+        if (strcmp(name, is) == 0)
+            cr_item_store_put(store, x, digest, file.data, file.num_bytes);
+        else
+            cr_fail(err, CR_EIO, "its file has changed since the rows were read");
+    }
+    cr_buf_free(&file);
+    return err->status ? cr_fail_add(err, "row %d, image %zu", row->line, i + 1) : CR_OK;
+}
+
+cr_status cr_row_images_put(const cr_row *row, const char *folder, cr_item_store *store,
+                            cr_exchange *x, cr_err *err)
+{
+    for (size_t i = 0; i < row->num_images; i++)
+        CR_TRY(put_image(row, i, folder, store, x, err));
+    return CR_OK;
+}

@@ -1,0 +1,281 @@
+/* data_images.c -- images of data rows: columns and parts of messages, placeholders in prompts and turns, what is left out, refused and
+ * counted; references, and rows without bytes. Not covered: what a run makes of them (e2e/run_images.sh).
+ */
+#include "data/prompts.h"
+#include "tests/byte_tokenizer.h"
+#include "tests/prompt_files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define FILES "tests/parity/images"
+#define PAD   257 /* <|image_pad|>, shown as '#' */
+
+static char *tags[] = {(char[]){"seen"}};
+static cr_reward_config rewards[] = {
+    {.domain = (char[]){"math_rule"}, .tags = tags, .num_tags = 1, .probability = 1}};
+static cr_tokenizer *tokenizer;
+static cr_config config;
+static cr_worker_config from;
+static cr_prompt_maker maker;
+
+static int set_up(void **state)
+{
+    static const char processor[] =
+        "{\"image_processor_type\":\"Qwen2VLImageProcessor\",\"patch_size\":4,\"merge_size\":2,"
+        "\"temporal_patch_size\":2,\"min_pixels\":64,\"max_pixels\":256}";
+
+    if (make_temp_folder(state) != 0) return -1;
+    cr_free(put_file("preprocessor_config.json", processor, sizeof processor - 1));
+    use_template(
+        "{% for m in messages %}{{ m.role[0] }}:{% if m.content is string %}{{ m.content }}"
+        "{% else %}{% for p in m.content %}{% if p.type == 'image' %}(<|image_pad|>)"
+        "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
+        "{% if add_generation_prompt %}a:{% endif %}");
+    tokenizer =
+        byte_tokenizer_of(",{\"id\":257,\"content\":\"<|image_pad|>\",\"special\":true}", NULL);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    cr_prompt_maker_close(&maker);
+    cr_chat_close(chat);
+    cr_tokenizer_close(tokenizer);
+    return remove_temp_folder(state);
+}
+
+static void reset(void)
+{
+    static char messages[] = "messages", files[] = FILES;
+
+    cr_prompt_maker_close(&maker);
+    config = (cr_config){.rewards = rewards,
+                         .num_rewards = 1,
+                         .sequence_length = 200,
+                         .train = {.model_path = temp_folder}};
+    from = (cr_worker_config){.data = {.messages = messages, .image_folder = files}};
+    maker = (cr_prompt_maker){.config = &config,
+                              .from = &from,
+                              .tokenizer = tokenizer,
+                              .chat = chat,
+                              .prompt_length = 100};
+}
+
+static cr_status load(const char *rows, cr_row_encode encode, cr_dataset *out, cr_err *err)
+{
+    char *path = put_file("rows.jsonl", rows, strlen(rows));
+
+    *out = (cr_dataset){0};
+    *err = (cr_err){0};
+    cr_note(cr_dataset_load(out, path, encode, &maker, err));
+    cr_free(path);
+    return err->status;
+}
+
+/* One row, whose ids are `text`, where '#' is a placeholder. */
+static void check(const char *row, cr_row_encode encode, const char *text, cr_dataset *data)
+{
+    cr_buf is = {0};
+    cr_err err;
+
+    if (load(row, encode, data, &err) != CR_OK) fail_msg("%s", err.msg);
+    assert_int_equal(data->num_rows, 1);
+    for (size_t i = 0; i < data->rows[0].num_ids; i++)
+        cr_buf_addc(&is, data->rows[0].ids[i] == PAD ? '#' : (char)data->rows[0].ids[i]);
+    cr_buf_addc(&is, 0);
+    assert_string_equal(is.data, text);
+    cr_buf_free(&is);
+}
+
+/* 4 tokens each. */
+static void check_item(const cr_row *row, size_t i, const char *name)
+{
+    const cr_item_refs refs = cr_row_items(row);
+    char *path = cr_path_join(FILES, name), hex[CR_DIGEST_TEXT], is[CR_DIGEST_TEXT];
+    cr_err err = {0};
+
+    assert_true(i < refs.num);
+    assert_int_equal(cr_digest_file(path, hex, NULL, &err), CR_OK);
+    cr_item_digest_text(refs.digests + CR_ITEM_DIGEST * i, is);
+    assert_string_equal(is, hex);
+    assert_true(refs.grids[3 * i] == 1 && refs.grids[3 * i + 1] * refs.grids[3 * i + 2] == 16);
+    cr_free(path);
+}
+
+#define USER(content) "{\"messages\":[{\"role\":\"user\",\"content\":" content "}],\"tag\":\"seen\""
+#define PART(image)   "{\"type\":\"image\",\"image\":\"" image "\"}"
+
+static void prompts(void **state)
+{
+    cr_dataset data;
+
+    (void)state;
+    reset();
+    check(USER("\"a<image>b\"") ",\"images\":[\"png_rgb.png\"]}", cr_prompt_encode_rlvr,
+          "u:a<|vision_start|>####<|vision_end|>b;a:", &data);
+    assert_int_equal(data.rows[0].num_images, 1);
+    check_item(&data.rows[0], 0, "png_rgb.png");
+    assert_non_null(strstr(data.rows[0].text, "\"images\":[{\"sha256\":\""));
+    assert_non_null(strstr(data.rows[0].text, "\"path\":\"png_rgb.png\"}]"));
+    assert_non_null(strstr(data.rows[0].text, "a<image>b"));
+    cr_dataset_free(&data);
+    reset();
+    check(USER("[" PART("png_rgb.png") ",{\"type\":\"text\",\"text\":\"?\"}," PART(
+              "jpeg_420.jpeg") "]") "}",
+          cr_prompt_encode_rlvr, "u:(####)?(####);a:", &data);
+    check_item(&data.rows[0], 0, "png_rgb.png");
+    check_item(&data.rows[0], 1, "jpeg_420.jpeg");
+    cr_dataset_free(&data);
+    reset();
+    from.data.messages = NULL;
+    from.data.prompt = (char[]){"q"};
+    check("{\"q\":\"is <image> it?\",\"tag\":\"seen\",\"image\":\"png_rgb.png\"}",
+          cr_prompt_encode_rlvr, "is <|vision_start|>####<|vision_end|> it?", &data);
+    cr_dataset_free(&data);
+    reset();
+    check(USER("\"a <image> b\"") ",\"images\":[]}", cr_prompt_encode_rlvr,
+          "u:a <image> b;a:", &data);
+    assert_int_equal(data.rows[0].num_images, 0);
+    cr_dataset_free(&data);
+    reset(); /* the run's own limits */
+    from.data.image_max_pixels = 64;
+    check(USER("[" PART("png_rgb.png") ",{\"type\":\"text\",\"text\":\"?\"}]") "}",
+          cr_prompt_encode_rlvr, "u:(#)?;a:", &data);
+    cr_dataset_free(&data);
+}
+
+/* Bytes of a row do not stay in its JSON, wherever they were; the file they came from is what is put. */
+static void bytes(void **state)
+{
+    cr_buf file = {0}, base64 = {0}, row = {0};
+    cr_dataset data;
+    cr_err err = {0};
+
+    (void)state;
+    assert_int_equal(cr_file_read(FILES "/png_rgb.png", &file, &err), CR_OK);
+    cr_json_add_base64(&base64, file.data, file.num_bytes);
+    for (int i = 0; i < 3; i++) {
+        cr_buf_clear(&row);
+        if (i == 0)
+            cr_buf_addf(&row, USER("\"<image>\"") ",\"images\":[{\"bytes\":%s,\"path\":null}]}",
+                        base64.data);
+        else if (i == 1)
+            cr_buf_addf(&row, USER("[{\"type\":\"image\",\"image\":%s}]") "}", base64.data);
+        else /* messages as text */
+            cr_buf_addf(
+                &row,
+                "{\"messages\":\"[{\\\"role\\\":\\\"user\\\",\\\"content\\\":[{\\\"type\\\":"
+                "\\\"image\\\",\\\"image\\\":\\\"%.*s\\\"}]}]\",\"tag\":\"seen\"}",
+                (int)base64.num_bytes - 2, base64.data + 1);
+        reset();
+        check(row.data, cr_prompt_encode_rlvr,
+              i ? "u:(####);a:" : "u:<|vision_start|>####<|vision_end|>;a:", &data);
+        check_item(&data.rows[0], 0, "png_rgb.png");
+        assert_null(strstr(data.rows[0].text, "iVBOR"));
+        assert_non_null(strstr(data.rows[0].text, "\"sha256\":"));
+        assert_null(strstr(data.rows[0].text, "\"path\":"));
+        cr_dataset_free(&data);
+    }
+    cr_buf_free(&file);
+    cr_buf_free(&base64);
+    cr_buf_free(&row);
+}
+
+#define TURNS                                                                                     \
+    "{\"messages\":[{\"role\":\"user\",\"content\":[" PART(                                       \
+        "png_rgb.png") "]},{\"role\":"                                                            \
+                       "\"assistant\",\"content\":\"bb\"},{\"role\":\"user\",\"content\":[" PART( \
+                           "jpeg_420.jpeg") "]},{\"role\":\"assistant\",\"content\":\"cc\"},{"    \
+                                            "\"role\":\"user\",\"content\":[" PART(               \
+                                                "png_rgb.png") "]}]}"
+
+static void answers(void **state)
+{
+    cr_dataset data;
+    cr_err err;
+
+    (void)state;
+    reset();
+    check(TURNS, cr_prompt_encode_sft, "u:(####);a:bb;u:(####);a:cc;", &data);
+    assert_int_equal(data.rows[0].num_prompt, 11);
+    assert_int_equal(data.rows[0].num_images, 2); /* the last stands after the last turn */
+    cr_dataset_free(&data);
+    for (int length = 11; length <= 28; length++) { /* the second image is at 17 .. 20 */
+        reset();
+        config.sequence_length = length;
+        assert_int_equal(load(TURNS, cr_prompt_encode_sft, &data, &err), CR_OK);
+        assert_int_equal(data.num_rows, length > 20);
+        assert_int_equal(maker.num_cut_images, length <= 20);
+        assert_int_equal(maker.num_cut, length > 20 && length < 28);
+        cr_dataset_free(&data);
+    }
+    reset();
+    config.rows.prompt_key = (char[]){"p"};
+    config.rows.response_key = (char[]){"r"};
+    from.data.messages = NULL;
+    check("{\"p\":\"<image>?\",\"r\":\"ok\",\"images\":[\"png_rgb.png\"]}", cr_prompt_encode_sft,
+          "u:<|vision_start|>####<|vision_end|>?;a:ok;", &data);
+    assert_int_equal(data.rows[0].num_prompt, 40);
+    check_item(&data.rows[0], 0, "png_rgb.png");
+    cr_dataset_free(&data);
+}
+
+/* What a row may not have: the error with its line, or, if images may be left out, a count. */
+static void refused(void **state)
+{
+    static const struct {
+        const char *row, *why;
+        bool is_of_images;
+    } cases[] = {
+        {USER("[" PART("none.png") "]") "}", "message 1, image 1: none.png: No such file", true},
+        {USER("[" PART("../parity/images/png_rgb.png") "]") "}", "leads out of image_folder", true},
+        {USER("[" PART("images.json") "]") "}", "image 1", true},
+        {USER("[" PART("data:image/png;base64,aaaa") "]") "}", "image 1", true},
+        {USER("\"<image>\"") ",\"images\":[\"png_rgb.png\",\"png_rgb.png\"]}",
+         "the column has 2 images", true},
+        {USER("[{\"type\":\"image\",\"image\":\"png_rgb.png\"},{\"type\":\"text\",\"text\":"
+              "\"<|image_pad|>\"}]") "}",
+         "has 2 placeholders", false},
+        {USER("[{\"type\":\"video\",\"video\":\"a.mp4\"}]") "}", "a part of type 'video'", true},
+        {USER("\"x\"") ",\"videos\":[\"a.mp4\"]}", "the column videos is not empty", false},
+    };
+    cr_dataset data;
+    cr_err err;
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++)
+        for (int drops = 0; drops < 2; drops++) {
+            bool is_dropped = drops && cases[i].is_of_images;
+            reset();
+            from.data.drops_broken_images = drops;
+            assert_int_equal(load(cases[i].row, cr_prompt_encode_rlvr, &data, &err) == CR_OK,
+                             is_dropped);
+            assert_true(is_dropped || strstr(err.msg, "rows.jsonl:1"));
+            if (!strstr(is_dropped ? maker.images.first_broken : err.msg, cases[i].why))
+                fail_msg("%zu: %s %s", i, err.msg, maker.images.first_broken);
+            assert_int_equal(maker.images.num_broken, is_dropped);
+            cr_dataset_free(&data);
+        }
+    reset(); /* longer than a prompt may be, which the images alone say */
+    maker.prompt_length = 3;
+    assert_int_equal(
+        load(USER("[" PART("png_rgb.png") "]") "}", cr_prompt_encode_rlvr, &data, &err), CR_OK);
+    assert_true(data.num_rows == 0 && maker.num_long == 1);
+    cr_dataset_free(&data);
+    reset(); /* a model without a processor */
+    config.train.model_path = (char[]){"tests/parity"};
+    assert_int_equal(
+        load(USER("[" PART("png_rgb.png") "]") "}", cr_prompt_encode_rlvr, &data, &err),
+        CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "text only"));
+    cr_dataset_free(&data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts), cmocka_unit_test(bytes),
+                                       cmocka_unit_test(answers), cmocka_unit_test(refused)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
