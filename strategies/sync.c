@@ -685,12 +685,11 @@ static cr_status blend_with(cr_fsdp *f, const cr_mem *come, double alpha, cr_err
     blend b = {.f = f, .alpha = alpha, .come = come};
 
     CR_TRY_GOTO(out, cr_device_alloc(home, num_bytes, &b.work, err));
-    if (f->args.is_offloaded) CR_TRY_GOTO(out, cr_device_alloc(home, num_staged, &b.staged, err));
+    if (f->args.is_offloaded) CR_TRY_GOTO(out, cr_host_alloc(f->dev, num_staged, &b.staged, err));
     CR_TRY_GOTO(out, blend_all(&b, err));
-    CR_TRY_GOTO(out, cr_device_sync(home, err));
 out:
-    if (b.staged) cr_device_free(home, b.staged, num_staged);
-    if (b.work) cr_device_free(home, b.work, num_bytes);
+    cr_host_free(f->dev, b.staged, num_staged);
+    cr_device_free(home, b.work, num_bytes);
     return err->status;
 }
 
