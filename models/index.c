@@ -135,7 +135,7 @@ static void stage_angles(cri_staging *s, cr_pass *p, const cr_model_config *c)
     if (!p->batch->mrope) return;
     angles = CR_NEW_ARRAY(float, num);
     cri_rope_angles(c, p->batch, angles);
-    stage_array(s, &p->angles, angles, num);
+    stage_floats(s, &p->angles, angles, num);
     cr_free(angles);
 }
 
