@@ -72,6 +72,15 @@ size_t cr_prompt_images_get(const char *data, cr_prompt_images *out)
     return ((size_t)(at - data) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+void cr_prompt_images_copy(const cr_prompt_images *images, cr_prompt_images *out)
+{
+    *out = (cr_prompt_images){0};
+    reserve(out, images->seq.num, images->seq.num_pixels);
+    memcpy(out->grid, images->grid, images->seq.num * 3 * sizeof *out->grid);
+    memcpy(out->digest, images->digest, images->seq.num * sizeof *out->digest);
+    memcpy(out->pixels, images->pixels, images->seq.num_pixels * sizeof *out->pixels);
+}
+
 void cr_prompt_images_free(cr_prompt_images *images)
 {
     cr_free(images->grid);

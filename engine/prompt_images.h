@@ -21,6 +21,7 @@ void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *o
 /* Between processes: a multiple of 8 bytes is appended; a copy is taken from those, and their number returned. */
 void cr_prompt_images_put(const cr_prompt_images *images, cr_buf *to);
 size_t cr_prompt_images_get(const char *data, cr_prompt_images *out);
+void cr_prompt_images_copy(const cr_prompt_images *images, cr_prompt_images *out);
 void cr_prompt_images_free(cr_prompt_images *images);
 
 #endif

@@ -193,9 +193,15 @@ static bool find_size(const cr_image_reader *r, cr_image_item *item)
     return size != NULL;
 }
 
-/* Grid and tokens of image i, whose size is known; *num_tokens: of the chat so far. */
+/* Of a chat so far. */
+typedef struct sums {
+    size_t num_bytes;
+    int64_t num_tokens, num_pixels;
+} sums;
+
+/* Grid and tokens of image i, whose size is known. */
 static cr_status count_tokens(const cr_image_reader *r, const chat *c, size_t i,
-                              cr_image_item *item, int64_t *num_tokens, cr_err *err)
+                              cr_image_item *item, sums *so_far, cr_err *err)
 {
     const cr_image_processor *p = &r->processor;
     int width, height;
@@ -206,15 +212,15 @@ static cr_status count_tokens(const cr_image_reader *r, const chat *c, size_t i,
     item->grid[1] = height / p->patch_size;
     item->grid[2] = width / p->patch_size;
     item->num_tokens = (int64_t)item->grid[1] * item->grid[2] / (p->merge_size * p->merge_size);
-    *num_tokens += item->num_tokens;
-    if (!r->max_tokens || *num_tokens <= r->max_tokens) return CR_OK;
+    so_far->num_tokens += item->num_tokens;
+    if (!r->max_tokens || so_far->num_tokens <= r->max_tokens) return CR_OK;
     return cr_fail(err, CR_EFORMAT, "the images have more than %lld tokens",
                    (long long)r->max_tokens);
 }
 
 /* What a worker answered for image i. */
 static cr_status take_job(cr_image_reader *r, const chat *c, size_t i, cr_image_job *job,
-                          cr_image_item *item, int64_t *num_tokens, cr_err *err)
+                          cr_image_item *item, sums *so_far, cr_err *err)
 {
     if (job->err.status) {
         cr_fail(err, job->err.status, "%s", job->err.msg);
@@ -222,17 +228,16 @@ static cr_status take_job(cr_image_reader *r, const chat *c, size_t i, cr_image_
     }
     item->width = job->image.width;
     item->height = job->image.height;
-    json_object_set_new(r->sizes, item->digest, json_pack("[i,i]", item->width, item->height));
-    CR_TRY(count_tokens(r, c, i, item, num_tokens, err));
+    if (!r->keeps_values) /* else all are decoded each time */
+        json_object_set_new(r->sizes, item->digest, json_pack("[i,i]", item->width, item->height));
+    so_far->num_pixels += (int64_t)item->width * item->height;
+    if (so_far->num_pixels > CR_IMAGE_PIXELS_A_CHAT)
+        return cr_fail(err, CR_EFORMAT, "the images have more than %d pixels",
+                       CR_IMAGE_PIXELS_A_CHAT);
+    CR_TRY(count_tokens(r, c, i, item, so_far, err));
     return r->keeps_values ? cr_image_cut(&r->processor, &job->image, 1, &item->patches, err)
                            : CR_OK;
 }
-
-/* Of a chat so far. */
-typedef struct sums {
-    size_t num_bytes;
-    int64_t num_tokens;
-} sums;
 
 /* Images [first, first + num): decoded, unless only their size is wanted, and known. */
 static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size_t num,
@@ -252,7 +257,7 @@ static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size
         items[i].num_bytes = file->num_bytes;
         items[i].value = c->places[i].value;
         if (!err->status && !r->keeps_values && find_size(r, &items[i])) {
-            cr_note(count_tokens(r, c, i, &items[i], &so_far->num_tokens, err));
+            cr_note(count_tokens(r, c, i, &items[i], so_far, err));
         } else {
             jobs[num_jobs] = (cr_image_job){.data = file->data, .num_bytes = file->num_bytes};
             at[num_jobs++] = i;
@@ -260,8 +265,7 @@ static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size
     }
     if (!err->status) cr_note(cr_image_pool_decode(r->pool, jobs, num_jobs, err));
     for (size_t k = 0; k < num_jobs; k++) {
-        if (!err->status)
-            cr_note(take_job(r, c, at[k], &jobs[k], &items[at[k]], &so_far->num_tokens, err));
+        if (!err->status) cr_note(take_job(r, c, at[k], &jobs[k], &items[at[k]], so_far, err));
         cr_image_free(&jobs[k].image);
     }
     for (size_t i = 0; i < num; i++)

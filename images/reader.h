@@ -18,7 +18,11 @@
 
 #define CR_IMAGE_PLACEHOLDER "<|image_pad|>" /* of Qwen's templates */
 
-enum { CR_IMAGES_A_CHAT = 512, CR_IMAGE_BYTES_A_CHAT = 256 << 20 };
+enum {
+    CR_IMAGES_A_CHAT = 512,
+    CR_IMAGE_BYTES_A_CHAT = 256 << 20,
+    CR_IMAGE_PIXELS_A_CHAT = 1 << 30 /* decoded: seconds of work */
+};
 
 typedef struct cr_image_reader cr_image_reader;
 

@@ -86,6 +86,7 @@ typedef struct cri_draft {
     bool has_logprobs;                        /* chat: logprobs, /generate: return_logprob */
     bool has_stream_options, has_default_max; /* max_tokens was not sent */
     bool add_special, add_generation_prompt;
+    bool has_images; /* messages have */
 } cri_draft;
 
 extern const char *const cri_tool_choices[], *const cri_formats[], *const cri_modes[];

@@ -152,7 +152,8 @@ static cr_score_ask prompt_ask(const cr_serve_request *r, size_t prompt, bool ha
                         .num_ids = p->num_ids,
                         .first = first < p->num_ids ? first : p->num_ids,
                         .has_rank = w->prompt_logprobs >= 0 || w->logprobs >= 0,
-                        .num_top = max(has_places ? w->prompt_top : 0, w->logprobs)};
+                        .num_top = max(has_places ? w->prompt_top : 0, w->logprobs),
+                        .images = p->images.seq};
 
     if (w->is_processed && r->sampling.temperature > 0) ask.temperature = r->sampling.temperature;
     if (!has_places) return ask;
@@ -389,11 +390,18 @@ void cr_job_submit_next(cr_job *job, cr_engine *engine)
     uint64_t *ids = CR_NEW_ARRAY(uint64_t, s->n);
     cr_err err = {0};
     cr_generating how = generating_of(r, i);
+    cr_prompt_images copy = {0}, *images = &job->request.prompts[i].images;
+
+    if (r->wanted.prompt_top >= 0 && images->seq.num) { /* a round needs them, too */
+        cr_prompt_images_copy(images, &copy);
+        images = &copy;
+    }
 
     for (size_t j = 0; j < (size_t)s->n; j++)
         ids[j] = is_seeded(job) ? j : i * (size_t)s->n + j;
-    cr_note(cr_engine_submit(engine, r->prompts[i].ids, r->prompts[i].num_ids, ids, (size_t)s->n,
-                             &how, &job->places[i], &err));
+    cr_note(cr_engine_submit_images(engine, r->prompts[i].ids, r->prompts[i].num_ids, images, ids,
+                                    (size_t)s->n, &how, &job->places[i], &err));
+    cr_prompt_images_free(&copy);
     cr_free(ids);
     if (err.status == CR_OK) return;
     cr_job_cancel(job, engine);

@@ -10,11 +10,12 @@
  * text into int32 arrays; a prompt that is too long is counted, not kept. Messages, tools and variables of
  * a template become trees, at most CR_SERVE_MAX_TREE values of them.
  *
- * Pure functions: no sockets, no model, no state. Any number of threads.
+ * Pure functions but for the decoders of images (serve/images/): no sockets, no model, no state. Any number of threads.
  */
 #ifndef CR_SERVE_REQUEST_H
 #define CR_SERVE_REQUEST_H
 
+#include "serve/images/images.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -57,6 +58,7 @@ typedef struct cr_serve_model {
     const cr_tokenizer *tokenizer;
     const cr_serve_texts *texts; /* of the tokenizer (serve/texts.h); NULL: made for each answer */
     const cr_chat *chat;         /* may be without templates; NULL: chats are refused */
+    cr_serve_images *images;     /* NULL: it takes none */
     const char *template;        /* of chats, by ROLL's name (text/chat.h); NULL: the model's own */
     const char *tokenizer_config; /* JSON of tokenizer_config.json, or NULL */
     int64_t vocab_size, max_model_len;
@@ -90,7 +92,9 @@ typedef struct cr_serve_prompt {
     size_t num_ids;
     char *text; /* owned: as it was sent, or rendered from a chat; NULL: ids were sent */
     size_t text_bytes;
-    int64_t max_tokens; /* that fit after it */
+    int64_t max_tokens;      /* that fit after it */
+    cr_prompt_images images; /* owned; an engine may have taken them */
+    int64_t image_bytes;     /* of their values */
 } cr_serve_prompt;
 
 typedef struct cr_serve_sampling {

@@ -1,6 +1,7 @@
 /* request_check.c -- a draft to a request: names, prompts, what fits and what goes together. */
 #include "base/digest.h"
 #include "engine/sampling.h"
+#include "images/reader.h"
 #include "kernels/sampling_ranges.h"
 #include "serve/fields.h"
 
@@ -204,10 +205,34 @@ static void take_lists(cri_draft *d, int64_t max_kept)
 
 /* ---- chats ---- */
 
-/* A list of text parts becomes one string: templates print lists in ways that no model was trained on. */
-static cr_status join_parts(json_t *message, size_t i, cr_serve_error *error)
+/* A part with an image, of which only the data URI is left. */
+static cr_status take_image(cri_draft *d, json_t *content, size_t k, const json_t *url,
+                            const char *param, cr_serve_error *error)
+{
+    json_t *part;
+
+    if (!d->request.model->images)
+        return cr_serve_fail(error, 400, "invalid_value", param,
+                             "%s: the model %.100s takes no images", param, d->request.model->name);
+    if (!url)
+        return cr_serve_fail(error, 400, "invalid_value", param,
+                             "%s: an image is a data URI, data:image/png;base64,..: nothing is "
+                             "fetched, and no file is read",
+                             param);
+    part = json_object();
+    json_object_set_new(part, "type", json_string("image_url"));
+    json_object_set(part, "image_url", (json_t *)(uintptr_t)url);
+    json_array_set_new(content, k, part);
+    d->has_images = true;
+    return CR_OK;
+}
+
+/* A list of text parts becomes one string: templates print lists in ways that no model was trained on. One with images stays a
+ * list. */
+static cr_status join_parts(cri_draft *d, json_t *message, size_t i, cr_serve_error *error)
 {
     json_t *content = json_object_get(message, "content"), *part;
+    bool has_images = false;
     cr_buf text = {0};
     char param[64];
     size_t k;
@@ -215,23 +240,30 @@ static cr_status join_parts(json_t *message, size_t i, cr_serve_error *error)
     if (!json_is_array(content)) return CR_OK;
     json_array_foreach(content, k, part)
     {
-        const json_t *words = json_object_get(part, "text");
+        const json_t *words = json_object_get(part, "text"), *url;
         const char *type = json_string_value(json_object_get(part, "type"));
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", i, k);
-        if (!type || strcmp(type, "text") != 0 || !json_is_string(words)) {
-            cr_buf_free(&text);
-            return cr_serve_fail(error, 400, "invalid_value", param,
-                                 "%s: only parts with type text and a text are supported", param);
+        if (cr_serve_image_part(part, &url)) {
+            has_images = true;
+            CR_TRY_GOTO(out, take_image(d, content, k, url, param, error));
+        } else if (!type || strcmp(type, "text") != 0 || !json_is_string(words)) {
+            cr_serve_fail(error, 400, "invalid_value", param,
+                          "%s: only parts with type text and a text%s are supported", param,
+                          d->request.model->images ? ", and with type image_url," : "");
+            goto out;
+        } else {
+            cr_buf_add(&text, json_string_value(words), json_string_length(words));
         }
-        cr_buf_add(&text, json_string_value(words), json_string_length(words));
     }
-    json_object_set_new(message, "content",
-                        json_stringn(text.data ? text.data : "", text.num_bytes));
+    if (!has_images)
+        json_object_set_new(message, "content",
+                            json_stringn(text.data ? text.data : "", text.num_bytes));
+out:
     cr_buf_free(&text);
-    return CR_OK;
+    return error->status ? CR_EARG : CR_OK;
 }
 
-static cr_status check_message(json_t *message, size_t i, cr_serve_error *error)
+static cr_status check_message(cri_draft *d, json_t *message, size_t i, cr_serve_error *error)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool"};
     const char *role = json_string_value(json_object_get(message, "role"));
@@ -248,22 +280,84 @@ static cr_status check_message(json_t *message, size_t i, cr_serve_error *error)
     if (!role || k == CR_COUNT(roles))
         return cr_serve_fail(error, 400, "invalid_value", param,
                              "%s: expected system, developer, user, assistant or tool", param);
-    return join_parts(message, i, error);
+    return join_parts(d, message, i, error);
+}
+
+/* Messages by the template; on a failure there is no text. */
+static cr_status write_chat(cri_draft *d, const json_t *messages, cr_buf *text,
+                            cr_serve_error *error)
+{
+    const cr_serve_model *m = d->request.model;
+    cr_err err = {0};
+
+    if (cr_chat_render_with(m->chat, m->template, messages, d->template_vars,
+                            d->add_generation_prompt, text, &err) == CR_OK)
+        return CR_OK;
+    cr_buf_free(text);
+    if (err.status == CR_EABSENT)
+        return cr_serve_fail(error, 400, "no_chat_template", "messages",
+                             "the model %.100s has no chat template; croll serve takes one: "
+                             "data_args.template=chatml",
+                             m->name);
+    return cr_serve_fail(error, 400, "invalid_value", "messages", "%s", err.msg);
+}
+
+/* Takes the text. */
+static cr_status encode_chat(cri_draft *d, cr_buf *text, cr_serve_error *error)
+{
+    cr_serve_prompt *p = &d->request.prompts[0];
+
+    p->text = text->data ? text->data : cr_strdup("");
+    p->text_bytes = text->num_bytes;
+    *text = (cr_buf){0};
+    /* the template writes the special tokens itself */
+    return encode(d, 0, d->request.route == CR_SERVE_CHAT && d->add_special, error);
+}
+
+static cr_status wrong_images(const cr_err *err, cr_serve_error *error)
+{
+    if (err->status == CR_EABSENT) /* no memory */
+        return cr_serve_fail(error, 503, "overloaded", "messages", "%s", err->msg);
+    if (err->status == CR_EIO)
+        return cr_serve_fail(error, 500, "internal_error", "messages", "%s", err->msg);
+    return cr_serve_fail(error, 400, "invalid_value", "messages", "%s", err->msg);
+}
+
+/* A chat with images: its text, in which each placeholder is as often as its image has tokens, and values. */
+static cr_status render_images(cri_draft *d, cr_serve_error *error)
+{
+    const cr_serve_model *m = d->request.model;
+    cr_serve_prompt *p = &d->request.prompts[0];
+    cr_buf text = {0}, with = {0};
+    cr_image_items items;
+    cr_err err = {0};
+
+    if (cr_serve_images_read(m->images, d->messages, m->max_model_len, &items, &err) != CR_OK)
+        return wrong_images(&err, error);
+    if (write_chat(d, items.messages, &text, error) == CR_OK &&
+        cr_image_items_expand(&items, text.data ? text.data : "", text.num_bytes, &with, &err) ==
+            CR_OK &&
+        encode_chat(d, &with, error) == CR_OK)
+        cr_note(cr_serve_images_take(m->images, &items, p->ids, p->num_ids, &p->images,
+                                     &p->image_bytes, &err));
+    cr_buf_free(&text);
+    cr_buf_free(&with);
+    cr_image_items_free(&items);
+    if (err.status) return wrong_images(&err, error);
+    return error->status ? CR_EARG : CR_OK;
 }
 
 static cr_status render(cri_draft *d, cr_serve_error *error)
 {
     cr_serve_request *r = &d->request;
-    const cr_chat *chat = r->model->chat;
     cr_buf text = {0};
-    cr_err err = {0};
     json_t *message;
     size_t i;
 
-    if (!chat)
+    if (!r->model->chat)
         return cr_serve_fail(error, 400, "no_chat_template", "messages",
                              "the model %.100s has no chat template", r->model->name);
-    json_array_foreach(d->messages, i, message) CR_TRY(check_message(message, i, error));
+    json_array_foreach(d->messages, i, message) CR_TRY(check_message(d, message, i, error));
     if (!d->template_vars) d->template_vars = json_object();
     if (json_array_size(d->tools)) json_object_set(d->template_vars, "tools", d->tools);
     if (json_object_size(d->template_vars) && !cr_chat_has_vars(r->model->template))
@@ -274,20 +368,9 @@ static cr_status render(cri_draft *d, cr_serve_error *error)
                              r->model->template);
     r->prompts = CR_NEW_ARRAY(cr_serve_prompt, 1);
     r->num_prompts = 1;
-    if (cr_chat_render_with(chat, r->model->template, d->messages, d->template_vars,
-                            d->add_generation_prompt, &text, &err) != CR_OK) {
-        cr_buf_free(&text);
-        if (err.status == CR_EABSENT)
-            return cr_serve_fail(error, 400, "no_chat_template", "messages",
-                                 "the model %.100s has no chat template; croll serve takes one: "
-                                 "data_args.template=chatml",
-                                 r->model->name);
-        return cr_serve_fail(error, 400, "invalid_value", "messages", "%s", err.msg);
-    }
-    r->prompts[0].text = text.data ? text.data : cr_strdup("");
-    r->prompts[0].text_bytes = text.num_bytes;
-    /* the template writes the special tokens itself */
-    return encode(d, 0, r->route == CR_SERVE_CHAT && d->add_special, error);
+    if (d->has_images) return render_images(d, error);
+    CR_TRY(write_chat(d, d->messages, &text, error));
+    return encode_chat(d, &text, error);
 }
 
 static cr_status take_prompts(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)

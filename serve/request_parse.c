@@ -463,6 +463,7 @@ void cr_serve_request_free(cr_serve_request *r)
     for (size_t i = 0; i < r->num_prompts; i++) {
         cr_free(r->prompts[i].ids);
         cr_free(r->prompts[i].text);
+        cr_serve_images_drop(&r->prompts[i].images, r->prompts[i].image_bytes);
     }
     for (size_t i = 0; i < r->sampling.num_stop; i++)
         cr_free(r->sampling.stop[i]);

@@ -435,8 +435,10 @@ static cr_status run_round(cr_scoring *s, cr_err *err)
     find_part(s, (size_t)cr_group_rank(dp), (size_t)cr_group_num_ranks(dp), &first, &end);
     out = pack(s, first, end, &all);
     cr_packed_images_clear(&s->images);
-    for (size_t i = first; i < end; i++)
+    for (size_t i = first; i < end; i++) {
         cr_packed_images_add(&s->images, &s->asks[i].images);
+        cr_packed_images_end_seq(&s->images);
+    }
     CR_TRY(cr_packed_images_end(&s->images, &s->places[of.place].model->config, &s->packed.batch,
                                 err));
     begin_s = cr_now_s();

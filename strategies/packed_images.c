@@ -15,6 +15,10 @@ void cr_packed_images_add(cr_packed_images *p, const cr_seq_images *images)
 {
     cr_buf_add(&p->grid, images->grid, images->num * sizeof(grid));
     cr_buf_add(&p->pixels, images->pixels, images->num_pixels * sizeof(float));
+}
+
+void cr_packed_images_end_seq(cr_packed_images *p)
+{
     cr_buf_add(&p->seq_items, &(int32_t){(int32_t)(p->grid.num_bytes / sizeof(grid))},
                sizeof(int32_t));
 }

@@ -1,6 +1,7 @@
 /* packed_images.h -- the images of the sequences of a packed batch together.
  *
- *     cr_packed_images_clear, cr_packed_images_add for each sequence in its order, cr_packed_images_end
+ *     cr_packed_images_clear; for each sequence in its order cr_packed_images_add as often as it has images, cr_packed_images_end_seq;
+ *     cr_packed_images_end
  */
 #ifndef CR_PACKED_IMAGES_H
 #define CR_PACKED_IMAGES_H
@@ -15,8 +16,9 @@ typedef struct cr_packed_images {
 } cr_packed_images;
 
 void cr_packed_images_clear(cr_packed_images *p);
-/* Further placeholders of the sequence are text. */
 void cr_packed_images_add(cr_packed_images *p, const cr_seq_images *images);
+/* Its further placeholders are text. */
+void cr_packed_images_end_seq(cr_packed_images *p);
 /* The batch has them, and positions along their axes; borrowed until p is cleared. Without images it stays as it is. */
 CR_MUST cr_status cr_packed_images_end(cr_packed_images *p, const cr_model_config *config,
                                        cr_batch *batch, cr_err *err);

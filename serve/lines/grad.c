@@ -164,6 +164,7 @@ static cr_status run_lines(job *j, cr_err *err)
         for (size_t i = 0; i < step && next < j->num_lines; i++, next += ranks) {
             labels += cr_line_pack(&j->packed, &j->line[next]);
             cr_packed_images_add(&j->packed_images, &j->images[next].seq);
+            cr_packed_images_end_seq(&j->packed_images);
         }
         CR_TRY(cr_packed_images_end(&j->packed_images, &s->model->config, &j->packed.batch, err));
         aux = cr_aux_weight(s->model, s->keys, (double)labels / (double)j->num_labels);

@@ -5,6 +5,7 @@
 #include "base/hub.h"
 #include "base/limits.h"
 #include "engine/engine.h"
+#include "images/reader.h"
 #include "kernels/attention.h"
 #include "mesh/mesh.h"
 #include "models/files/peft.h"
@@ -128,6 +129,23 @@ out:
     return err->status;
 }
 
+/* The decoders of images, where the model has a tower and a processor that is known. */
+static cr_status open_images(cr_served *x, const char *folder, cr_serve_model *identity,
+                             cr_err *err)
+{
+    cr_image_processor processor;
+    cr_err why = {0};
+
+    if (!x->model->config.vision || !cr_image_processor_exists(folder)) return CR_OK;
+    if (cr_image_processor_read(folder, &processor, &why) == CR_OK) {
+        identity->images = x->images = cr_serve_images_create(&processor, &x->model->config);
+        return CR_OK;
+    }
+    if (why.status != CR_EABSENT) return cr_fail(err, why.status, "%s", why.msg);
+    cr_log(CR_LOG_WARN, "serve", "chats with images are refused: %s", why.msg);
+    return CR_OK;
+}
+
 /* place: of its rounds and its engine. */
 static cr_status describe(cr_served *x, size_t place, const char *template, cr_err *err)
 {
@@ -148,6 +166,7 @@ static cr_status describe(cr_served *x, size_t place, const char *template, cr_e
     if (!x->version[0]) strcpy(x->version, "1");
     if (!x->names->weights[0]) cr_note(digest_names(x, folder, err));
     if (err->status == CR_OK) cr_note(open_texts(x, folder, &all, err));
+    if (err->status == CR_OK) cr_note(open_images(x, folder, &all, err));
     for (size_t i = 0; i < x->num_names; i++) {
         cr_served_name *n = &x->names[i];
         n->identity = all;
@@ -226,6 +245,7 @@ static void served_free(cr_served *x)
     cr_full_weights_fini(&x->full);
     cr_model_free(x->sampled);
     cr_chat_close(x->chat);
+    cr_serve_images_destroy(x->images);
     cr_serve_texts_free(x->strings);
     cr_encoder_close(&x->texts);
     cr_buf_free(&x->tokenizer_config);

@@ -53,6 +53,7 @@ typedef struct cr_served {
     cr_encoder texts;
     cr_serve_texts *strings;
     cr_chat *chat;
+    cr_serve_images *images; /* NULL: it takes none */
     cr_buf tokenizer_config;
     char tokenizer[CR_DIGEST_TEXT];
 } cr_served;

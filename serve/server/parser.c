@@ -1,11 +1,13 @@
-/* parser.c -- bodies to requests: small ones by the thread that wants them, large ones by a thread of their own, while the model computes. */
+/* parser.c -- bodies to requests: small ones by the thread that wants them, large ones and chats with images by threads of their own, while the model computes. */
 #include "serve/server/server_impl.h"
 
 #include "serve/answer.h"
 
+enum { THREADS = 4 }; /* a chat whose images take long holds up no other */
+
 struct cri_parser {
     cr_server *s;
-    pthread_t thread;
+    pthread_t threads[THREADS];
     pthread_mutex_t lock;
     pthread_cond_t has_work;
     cr_serve_job *first, **end; /* under the lock, as is: */
@@ -57,7 +59,8 @@ cri_parser *cri_parser_open(cr_server *s)
     p->end = &p->first;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->has_work, NULL);
-    CR_CHECK(pthread_create(&p->thread, NULL, run, p) == 0, "no thread can be started");
+    for (int i = 0; i < THREADS; i++)
+        CR_CHECK(pthread_create(&p->threads[i], NULL, run, p) == 0, "no thread can be started");
     return p;
 }
 
@@ -75,9 +78,10 @@ void cri_parser_close(cri_parser *p)
 {
     pthread_mutex_lock(&p->lock);
     p->has_ended = true;
-    pthread_cond_signal(&p->has_work);
+    pthread_cond_broadcast(&p->has_work);
     pthread_mutex_unlock(&p->lock);
-    pthread_join(p->thread, NULL);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(p->threads[i], NULL);
     for (cr_serve_job *job = p->first, *next; job; job = next) {
         next = job->next;
         cr_serve_queue_put_back(p->s->compute, job);

@@ -133,6 +133,17 @@ static cr_serve_job *next_job(cr_server *s, const tasks *t)
     return t->num_parsing ? cr_serve_queue_take_back(s->compute, waits) : NULL;
 }
 
+/* Is it to be parsed while the model computes: is it large, or may it have images to decode? */
+static bool takes_long(const cr_server *s, const cr_serve_job *from)
+{
+    const cr_serve_service *service = s->service;
+    bool has_images = false;
+
+    for (size_t i = 0; i < service->num_models; i++)
+        has_images = has_images || service->models[i].images;
+    return from->body.num_bytes >= CRI_LARGE_BODY || (has_images && from->route == CR_SERVE_CHAT);
+}
+
 /* Bodies to jobs; an update waits until those before it are done, and so do all after it. */
 static void take(cr_server *s, cr_compute *compute, tasks *t)
 {
@@ -141,7 +152,7 @@ static void take(cr_server *s, cr_compute *compute, tasks *t)
     while (t->num < CRI_MAX_TASKS && (from = next_job(s, t))) {
         if (from->route == CR_SERVE_UPDATE) {
             t->update = from;
-        } else if (!from->is_parsed && from->body.num_bytes >= CRI_LARGE_BODY) {
+        } else if (!from->is_parsed && takes_long(s, from)) {
             cri_parser_put(t->parser, from);
             t->num_parsing++;
         } else {

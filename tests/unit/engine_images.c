@@ -283,6 +283,7 @@ static void pack(packed *p, const request *q, const cr_generated *x, const cr_se
     p->batch.num_tokens = at;
     p->cu[++p->batch.num_seqs] = (int32_t)at;
     cr_packed_images_add(&p->images, images);
+    cr_packed_images_end_seq(&p->images);
 }
 
 /* Of what was asked for, by the forward of training; how many placeholders were sampled. */
