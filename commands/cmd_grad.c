@@ -5,12 +5,12 @@
 static int run(int argc, char **argv)
 {
     cr_session_call call = {&cr_command_grad, argc, argv};
-    const char *path = NULL, *image_folder = NULL;
+    cr_line_image_words images = {0};
+    const char *path = NULL;
     const cr_option options[] = {
         {"out", CR_OPT_STRING, &path, "FILE",
          "the gradient: a safetensors file, float32 (required)"},
-        {"image-folder", CR_OPT_STRING, &image_folder, "DIR",
-         "where paths of images begin, which parts of messages may have (default: no paths)"},
+        CR_LINE_IMAGE_OPTIONS(images),
         {"device", CR_OPT_STRING, &call.device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
         CR_HOSTS_OPTIONS(call.hosts),
@@ -25,7 +25,7 @@ static int run(int argc, char **argv)
         if (!path)
             cr_fail(&err, CR_EUSAGE, "--out FILE is missing (where the gradient goes)");
         else
-            code = cr_grad_run(&call, path, image_folder);
+            code = cr_grad_run(&call, path, &images);
     }
     cr_words_free(&call.words);
     return err.status ? cr_command_fail(&cr_command_grad, &err) : code;

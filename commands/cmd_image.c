@@ -11,7 +11,7 @@
 enum { MAX_AT_ONCE = 8 }; /* images that are in memory */
 
 typedef struct ask {
-    const char *model, *form, *values;
+    const char *model, *form, *alpha, *values;
     int64_t limit, min_pixels, max_pixels;
     cr_image_processor processor;
     cr_image_pool *pool;
@@ -137,6 +137,7 @@ static cr_status prepare(ask *a, cr_err *err)
 static cr_status describe_all(ask *a, const cr_words *words, cr_err *err)
 {
     size_t at_once = (size_t)cr_num_cores();
+    cr_image_alpha alpha;
 
     if (words->num == 0) return cr_fail(err, CR_EUSAGE, "give a FILE");
     CR_TRY(prepare(a, err));
@@ -144,6 +145,8 @@ static cr_status describe_all(ask *a, const cr_words *words, cr_err *err)
         return cr_fail(err, CR_EIO, "%s: %s", a->values, strerror(errno));
     if (at_once > MAX_AT_ONCE) at_once = MAX_AT_ONCE;
     a->pool = cr_image_pool_create(at_once, a->limit, CR_IMAGE_SECONDS);
+    if (a->alpha && cr_image_alpha_find(a->alpha, &alpha, err) == CR_OK)
+        cr_image_pool_set_alpha(a->pool, alpha);
     for (size_t i = 0; i < words->num && err->status == CR_OK; i += at_once)
         cr_note(describe_some(a, words->word + i,
                               words->num - i < at_once ? words->num - i : at_once, err));
@@ -163,6 +166,8 @@ static int run(int argc, char **argv)
          "pil or torchvision (default: the one of the processor's class)"},
         {"min-pixels", CR_OPT_INT, &a.min_pixels, "N", "instead of the processor's"},
         {"max-pixels", CR_OPT_INT, &a.max_pixels, "N", "instead of the processor's"},
+        {"alpha", CR_OPT_STRING, &a.alpha, "drop|white",
+         "drop alpha, or blend images with white (default drop)"},
         {"limit", CR_OPT_INT, &a.limit, "N", "refuse files with more pixels (default 89478485)"},
         {"values", CR_OPT_STRING, &a.values, "FILE",
          "write the values there, files one after another: float32 patches, or without --model "
@@ -182,7 +187,7 @@ static int run(int argc, char **argv)
 
 const cr_command cr_command_image = {
     "image",
-    "image FILE .. [--model MODEL] [--resize FORM] [--values FILE]",
+    "image FILE .. [--model MODEL] [--resize FORM] [--alpha white] [--values FILE]",
     "Size and orientation of JPEG, PNG and WebP files, and with --model the grid of patches and "
     "the "
     "number of tokens that a vision-language model gets: one line of JSON a file.",

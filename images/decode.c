@@ -69,10 +69,41 @@ cr_status cri_image_reserve(const cri_image_file *f, int64_t width, int64_t heig
     return CR_OK;
 }
 
+cr_status cr_image_alpha_find(const char *name, cr_image_alpha *out, cr_err *err)
+{
+    static const char *const names[] = {"drop", "white"};
+
+    for (size_t i = 0; i < CR_COUNT(names); i++) {
+        if (strcmp(name, names[i]) != 0) continue;
+        *out = (cr_image_alpha)i;
+        return CR_OK;
+    }
+    return cr_fail(err, CR_EUSAGE, "alpha of images: drop or white, not %.40s", name);
+}
+
+void cri_image_blend(const uint8_t *rgba, cr_image *out)
+{
+    size_t num = (size_t)out->width * (size_t)out->height;
+
+    for (size_t i = 0; i < num; i++, rgba += 4)
+        for (size_t c = 0; c < 3; c++) {
+            int sum =
+                rgba[c] * rgba[3] + 255 * (255 - rgba[3]) + 128; /* a rounded division by 255 */
+            out->pixels[i * 3 + c] = (uint8_t)((sum + (sum >> 8)) >> 8);
+        }
+}
+
 cr_status cr_image_decode(const void *data, size_t num_bytes, int64_t max_pixels, cr_image *out,
                           cr_err *err)
 {
-    cri_image_file file = {.data = data, .num_bytes = num_bytes, .max_pixels = max_pixels};
+    return cr_image_decode_alpha(data, num_bytes, max_pixels, CR_ALPHA_DROP, out, err);
+}
+
+cr_status cr_image_decode_alpha(const void *data, size_t num_bytes, int64_t max_pixels,
+                                cr_image_alpha alpha, cr_image *out, cr_err *err)
+{
+    cri_image_file file = {
+        .data = data, .num_bytes = num_bytes, .max_pixels = max_pixels, .alpha = alpha};
 
     *out = (cr_image){.orientation = 1};
     CR_CHECK(max_pixels >= 1 && max_pixels <= CR_IMAGE_MAX_PIXELS, "a limit of %lld pixels",

@@ -9,6 +9,7 @@ typedef struct cri_image_file {
     const uint8_t *data;
     size_t num_bytes;
     int64_t max_pixels;
+    cr_image_alpha alpha;
     int exif, xmp; /* orientations, 1 to 8; 0: it says none */
 } cri_image_file;
 
@@ -20,6 +21,9 @@ CR_MUST cr_status cri_webp_decode(cri_image_file *file, cr_image *out, cr_err *e
 /* Checks the size and allocates pixels. */
 CR_MUST cr_status cri_image_reserve(const cri_image_file *file, int64_t width, int64_t height,
                                     cr_image *out, cr_err *err);
+
+/* Pixels of RGBA, as many as out has, over white into out. */
+void cri_image_blend(const uint8_t *rgba, cr_image *out);
 
 /* orientation.c: a TIFF header with its first directory, perhaps with "Exif\0\0" before it; a packet of XMP. Kept if they say one. */
 void cri_exif_read(cri_image_file *file, const uint8_t *data, size_t num_bytes);

@@ -13,6 +13,7 @@ typedef struct reader {
     cr_err *err;
     png_bytepp rows;
     uint8_t *gray; /* 16 bit, [height, width, 2], big endian */
+    uint8_t *rgba; /* to be blended, [height, width, 4] */
 } reader;
 
 static void on_error(png_structp png, png_const_charp text)
@@ -66,7 +67,8 @@ static void read_orientation(png_structp png, png_infop info, cri_image_file *fi
             cri_xmp_read(file, (const uint8_t *)texts[i].text, strlen(texts[i].text));
 }
 
-/* Rows of RGB of 8 bits into out->pixels; of gray of 16 bits into r->gray, because Pillow does not scale them. */
+/* Rows of RGB of 8 bits into out->pixels; of gray of 16 bits into r->gray, because Pillow does not scale them; with alpha that is
+ * blended into r->rgba. */
 static void read_pixels(png_structp png, png_infop info, reader *r, cr_image *out)
 {
     int type = png_get_color_type(png, info), depth = png_get_bit_depth(png, info);
@@ -77,10 +79,17 @@ static void read_pixels(png_structp png, png_infop info, reader *r, cr_image *ou
         row_bytes = (size_t)out->width * 2;
         pixels = r->gray = cr_alloc(num * 2);
     } else {
+        bool is_blended = r->file->alpha == CR_ALPHA_WHITE &&
+                          (type & PNG_COLOR_MASK_ALPHA || png_get_valid(png, info, PNG_INFO_tRNS));
+        if (is_blended) {
+            row_bytes = (size_t)out->width * 4;
+            pixels = r->rgba = cr_alloc(num * 4);
+            png_set_tRNS_to_alpha(png);
+        }
         if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
         if (type == PNG_COLOR_TYPE_GRAY && depth < 8) png_set_expand_gray_1_2_4_to_8(png);
         png_set_strip_16(png);
-        png_set_strip_alpha(png);
+        if (!is_blended) png_set_strip_alpha(png);
         png_set_gray_to_rgb(png);
     }
     png_set_interlace_handling(png);
@@ -90,6 +99,7 @@ static void read_pixels(png_structp png, png_infop info, reader *r, cr_image *ou
     for (int y = 0; y < out->height; y++)
         r->rows[y] = pixels + (size_t)y * row_bytes;
     png_read_image(png, r->rows);
+    if (r->rgba) cri_image_blend(r->rgba, out);
     for (size_t i = 0; i < num && r->gray; i++)
         memset(out->pixels + i * 3, r->gray[i * 2] ? 255 : r->gray[i * 2 + 1], 3);
 }
@@ -122,5 +132,6 @@ cr_status cri_png_decode(cri_image_file *file, cr_image *out, cr_err *err)
     png_destroy_read_struct(&png, &info, &end);
     cr_free(r.rows);
     cr_free(r.gray);
+    cr_free(r.rgba);
     return err->status;
 }

@@ -30,6 +30,7 @@ struct cr_image_pool {
     worker *workers; /* [num] */
     size_t num;
     int64_t max_pixels;
+    cr_image_alpha alpha;
     double max_seconds;
 };
 
@@ -55,30 +56,32 @@ static bool write_all(int fd, const void *from, size_t num)
 
 /* ---- a worker ---- */
 
-static void answer(int fd, int64_t max_pixels, const void *file, size_t num_bytes)
+static void answer(int fd, const cr_image_pool *pool, const void *file, size_t num_bytes)
 {
     header h = {0};
     size_t num;
 
-    cr_note(cr_image_decode(file, num_bytes, max_pixels, &h.image, &h.err));
+    cr_note(
+        cr_image_decode_alpha(file, num_bytes, pool->max_pixels, pool->alpha, &h.image, &h.err));
     num = (size_t)h.image.width * (size_t)h.image.height * 3;
     if (!write_all(fd, &h, sizeof h) || !write_all(fd, h.image.pixels, num)) _exit(0);
     cr_image_free(&h.image);
 }
 
-static void work(int fd, int64_t max_pixels)
+static void work(int fd, const cr_image_pool *pool)
 {
     header refused = {0};
     size_t num_bytes;
 
-    if (cr_confine(fd, WORKER_BYTES + max_pixels * WORKER_BYTES_PER_PIXEL, &refused.err) != CR_OK) {
+    if (cr_confine(fd, WORKER_BYTES + pool->max_pixels * WORKER_BYTES_PER_PIXEL, &refused.err) !=
+        CR_OK) {
         (void)write_all(fd, &refused, sizeof refused);
         _exit(1);
     }
     while (read_all(fd, &num_bytes, sizeof num_bytes)) {
         void *file = cr_alloc(num_bytes);
         if (!read_all(fd, file, num_bytes)) break;
-        answer(fd, max_pixels, file, num_bytes);
+        answer(fd, pool, file, num_bytes);
         cr_free(file);
     }
     _exit(0);
@@ -97,7 +100,7 @@ static cr_status start(cr_image_pool *pool, worker *w, cr_err *err)
         signal(SIGINT, SIG_IGN); /* the parent ends it */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(0);
-        work(fds[1], pool->max_pixels);
+        work(fds[1], pool);
     }
     close(fds[1]);
     w->fd = fds[0];
@@ -247,6 +250,11 @@ cr_image_pool *cr_image_pool_create(size_t num_workers, int64_t max_pixels, doub
     pool->max_pixels = max_pixels;
     pool->max_seconds = max_seconds;
     return pool;
+}
+
+void cr_image_pool_set_alpha(cr_image_pool *pool, cr_image_alpha alpha)
+{
+    pool->alpha = alpha;
 }
 
 void cr_image_pool_destroy(cr_image_pool *pool)

@@ -24,6 +24,8 @@ typedef struct cr_image_job {
 enum { CR_IMAGE_SECONDS = 60 }; /* for one image; the largest take a few */
 
 cr_image_pool *cr_image_pool_create(size_t num_workers, int64_t max_pixels, double max_seconds);
+/* Of all images, before the first one is decoded; without it CR_ALPHA_DROP. */
+void cr_image_pool_set_alpha(cr_image_pool *pool, cr_image_alpha alpha);
 void cr_image_pool_destroy(cr_image_pool *pool); /* accepts NULL */
 /* All of them. Fails only if there can be no worker. */
 CR_MUST cr_status cr_image_pool_decode(cr_image_pool *pool, cr_image_job *jobs, size_t num,

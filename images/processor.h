@@ -18,6 +18,7 @@
 typedef struct cr_image_processor {
     cr_resize_form form;
     int patch_size, merge_size, temporal_patch_size;
+    cr_image_alpha alpha;           /* of files; not in the processor's file */
     int64_t min_pixels, max_pixels; /* of a resized frame */
     bool has_resize, has_rescale, has_normalize;
     double rescale_factor, mean[3], std[3];

@@ -43,6 +43,7 @@ cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, con
     r->folder = folder;
     r->at_once = num_cores < MAX_AT_ONCE ? (size_t)num_cores : MAX_AT_ONCE;
     r->pool = cr_image_pool_create(r->at_once, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
+    cr_image_pool_set_alpha(r->pool, processor->alpha);
     r->sizes = json_object();
     return r;
 }

@@ -39,6 +39,8 @@ cr_status cri_webp_decode(cri_image_file *file, cr_image *out, cr_err *err)
 {
     WebPDecoderConfig config;
     VP8StatusCode code;
+    uint8_t *rgba = NULL;
+    size_t channels = 3;
 
     CR_CHECK(WebPInitDecoderConfig(&config), "libwebp is of another version");
     code = WebPGetFeatures(file->data, file->num_bytes, &config.input);
@@ -46,12 +48,18 @@ cr_status cri_webp_decode(cri_image_file *file, cr_image *out, cr_err *err)
     if (config.input.has_animation)
         return cr_fail(err, CR_EFORMAT, "it is an animation: give its frames as images");
     CR_TRY(cri_image_reserve(file, config.input.width, config.input.height, out, err));
-    config.output.colorspace = MODE_RGB;
+    if (config.input.has_alpha && file->alpha == CR_ALPHA_WHITE) {
+        channels = 4;
+        rgba = cr_alloc((size_t)out->width * (size_t)out->height * channels);
+    }
+    config.output.colorspace = rgba ? MODE_RGBA : MODE_RGB;
     config.output.is_external_memory = 1;
-    config.output.u.RGBA.rgba = out->pixels;
-    config.output.u.RGBA.stride = out->width * 3;
-    config.output.u.RGBA.size = (size_t)out->width * (size_t)out->height * 3;
+    config.output.u.RGBA.rgba = rgba ? rgba : out->pixels;
+    config.output.u.RGBA.stride = out->width * (int)channels;
+    config.output.u.RGBA.size = (size_t)out->width * (size_t)out->height * channels;
     code = WebPDecode(file->data, file->num_bytes, &config);
+    if (rgba && code == VP8_STATUS_OK) cri_image_blend(rgba, out);
+    cr_free(rgba);
     if (code != VP8_STATUS_OK) return cr_fail(err, CR_EFORMAT, "%s", reason(code));
     read_orientation(file);
     return CR_OK;

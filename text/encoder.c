@@ -41,6 +41,7 @@ static cr_status open_images(cr_encoder *e, cr_err *err)
 
     if (e->images || !e->reads_images || !cr_image_processor_exists(e->folder)) return CR_OK;
     CR_TRY(cr_image_processor_read(e->folder, &processor, err));
+    processor.alpha = e->image_alpha;
     e->images = cr_image_reader_create(&processor, e->image_folder);
     if (e->keeps_values) cr_image_reader_keep_values(e->images, e->max_image_tokens);
     return CR_OK;

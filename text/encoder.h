@@ -20,6 +20,7 @@ typedef struct cr_encoder {
         reads_images; /* in messages, if MODEL has a processor; else they are the template's affair */
     bool keeps_values;        /* of images */
     const char *image_folder; /* borrowed, or NULL */
+    cr_image_alpha image_alpha;
     int64_t max_image_tokens; /* of a chat whose values are kept; 0: any number */
     cr_image_reader *images;  /* opened with the first messages */
     cr_image_items items;     /* of the messages that were encoded last */

@@ -29,7 +29,8 @@ typedef struct job {
     cr_packed_images packed_images;
     int64_t num_labels;
     double loss, grad_norm;
-    const char *path, *image_folder;
+    const char *path;
+    const cr_line_image_words *words;
     cr_tensor_writer *writer;
 } job;
 
@@ -50,7 +51,7 @@ static cr_status read_lines(job *j, cr_err *err)
     cr_line line;
 
     rules.has_labels = true;
-    cr_line_images_expect(j->session, j->image_folder);
+    CR_TRY(cr_line_images_expect(j->session, j->words, err));
     while (cr_lines_next(j->lines, &rules, &line)) {
         cr_line_images_take(j->session, &line, &images);
         if (line.error) {
@@ -272,9 +273,9 @@ static void close_job(void *ctx)
     cr_packed_images_free(&j->packed_images);
 }
 
-int cr_grad_run(const cr_session_call *call, const char *path, const char *image_folder)
+int cr_grad_run(const cr_session_call *call, const char *path, const cr_line_image_words *images)
 {
-    job j = {.path = path, .image_folder = image_folder};
+    job j = {.path = path, .words = images};
 
     return cr_lines_run(call, &(cr_lines_task){CR_SESSION_TRAIN, NULL, work, close_job, &j});
 }

@@ -5,9 +5,10 @@
 #ifndef CR_GRAD_H
 #define CR_GRAD_H
 
+#include "serve/lines/line_images.h"
 #include "serve/lines/lines_run.h"
 
 /* path: of a safetensors file for the gradient. Returns the exit code of the command. */
-int cr_grad_run(const cr_session_call *call, const char *path, const char *image_folder);
+int cr_grad_run(const cr_session_call *call, const char *path, const cr_line_image_words *images);
 
 #endif

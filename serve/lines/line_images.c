@@ -8,11 +8,12 @@ enum {
     MAX_IMAGE_TOKENS = 32768 /* of a line: the values of Qwen2.5-VL's patches are 616 MB then */
 };
 
-void cr_line_images_expect(cr_session *s, const char *image_folder)
+cr_status cr_line_images_expect(cr_session *s, const cr_line_image_words *words, cr_err *err)
 {
     s->encoder.reads_images = s->encoder.keeps_values = s->model->config.vision != NULL;
-    s->encoder.image_folder = image_folder;
+    s->encoder.image_folder = words->folder;
     s->encoder.max_image_tokens = MAX_IMAGE_TOKENS;
+    return words->alpha ? cr_image_alpha_find(words->alpha, &s->encoder.image_alpha, err) : CR_OK;
 }
 
 void cr_line_images_take(cr_session *s, cr_line *line, cr_prompt_images *out)

@@ -338,7 +338,7 @@ static cr_status work(void *ctx, cr_session *session, const char *device, cr_lin
     a->scoring = cr_scoring_create(session->world, session->mesh);
     cr_scoring_set(a->scoring, 0, session->model, session->fsdp);
     a->rules = cr_session_rules(session);
-    cr_line_images_expect(session, a->args->image_folder);
+    CR_TRY(cr_line_images_expect(session, &a->args->images, err));
     a->rules.needs_name = logits != NULL;
     CR_TRY(answer_all(a, err));
     return logits ? write_logits(a, logits, err) : CR_OK;

@@ -37,6 +37,18 @@ for form in ("pil", "torchvision"):
         num += 1
     assert num == len(cases) and not values.read(), num
 PY
+"$CROLL" image $files/*.[jpw]*g $files/*.webp --alpha white --values $tmp/values.white >$tmp/said.white || fail "exit code $?"
+python3 - $tmp $files <<'PY' || fail "over white"
+import hashlib, json, sys
+tmp, files = sys.argv[1:]
+cases = {f"{files}/{c['file']}": c for c in json.load(open(f"{files}/images.json"))["cases"]}
+values, num = open(f"{tmp}/values.white", "rb"), 0
+for line in map(json.loads, open(f"{tmp}/said.white")):
+    case = cases[line["file"]]
+    assert hashlib.sha256(values.read(3 * line["width"] * line["height"])).hexdigest() == case["white"], line
+    num += case["white"] != case["pixels"]
+assert num >= 7 and not values.read(), num
+PY
 refused() { # WHAT, options ..
     local what=$1
     shift
@@ -48,6 +60,7 @@ refused 'without --model nothing is resized' $files/png_rgb.png --resize pil
 refused 'pil or torchvision' $files/png_rgb.png --model $tmp/model --resize bicubic
 refused 'give 1 to' $files/png_rgb.png --model $tmp/model --min-pixels 2000
 refused 'cannot open' $files/png_rgb.png --model $tmp
+refused 'drop or white, not black' $files/png_rgb.png --alpha black
 refused 'from 1 to' $files/png_rgb.png --limit 0
 "$CROLL" image $files/png_rgb.png --limit 269 >$tmp/out 2>$tmp/log && fail "a limit that is too small"
 grep -q '9 x 30 pixels, more than the 269' $tmp/out || fail "$(cat $tmp/out)"

@@ -54,8 +54,17 @@ PY
     ask $model infer_batch_size=2 'device_mapping=[0,1]' <$tmp/requests | cmp - $tmp/answers || fail "$model: two ranks"
 done
 
-# what does not fit
+# alpha over white: other numbers for an image that has some, and for no other
 chat() { echo "{\"id\":1,\"messages\":[{\"role\":\"user\",\"content\":[$1]}]}"; }
+for image in png_rgba png_rgb; do
+    for alpha in drop white; do chat '{"type":"image","image":"'$image'.png"}' | ask qwen3_vl --image-alpha $alpha >$tmp/$image.$alpha || fail "$image over $alpha"; done
+done
+cmp -s $tmp/png_rgba.drop $tmp/png_rgba.white && fail "--image-alpha has no effect"
+cmp $tmp/png_rgb.drop $tmp/png_rgb.white || fail "--image-alpha without alpha"
+chat '{"type":"text","text":"a"}' | ask qwen3_vl --image-alpha black >$tmp/answers && fail "an alpha that is not known"
+grep -q 'drop or white, not black' $log || fail "$(cat $log)"
+
+# what does not fit
 bad() { # WHAT, a line, options ..
     local what=$1 line=$2
     shift 2

@@ -23,7 +23,8 @@ static void try_image(const uint8_t *data, size_t size, cr_image_type type)
     cr_err err = {0};
     uint32_t sum = 0;
 
-    if (cr_image_decode(data, size, 1 << 18, &image, &err) != CR_OK) {
+    if (cr_image_decode_alpha(data, size, 1 << 18, size % 2 ? CR_ALPHA_WHITE : CR_ALPHA_DROP,
+                              &image, &err) != CR_OK) {
         CR_CHECK(strncmp(err.msg, name, strlen(name)) == 0, "%s", err.msg);
         return;
     }

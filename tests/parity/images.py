@@ -12,7 +12,8 @@ import argparse, hashlib, io, json, pathlib, struct, subprocess, sys, tempfile, 
 
 sys.path.append(sys.path.pop(0))  # tokenizers.py of this folder is not the package
 import numpy
-from PIL import Image
+from PIL import Image, ImageOps
+from transformers.image_transforms import convert_to_rgb
 from transformers.image_utils import load_image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -174,6 +175,14 @@ def load(path):
     return image
 
 
+def load_white(path):
+    """Pixels of an open Pillow image, whose alpha processors of Transformers 5.24 blend with white."""
+    image = ImageOps.exif_transpose(Image.open(path))
+    if image.mode.startswith("I;16"):
+        image.info.pop("transparency", None)  # Pillow has no such conversion
+    return convert_to_rgb(image, return_numpy=True)
+
+
 def processed(image, model, form):
     out = FORMS[form](**MODELS[model])(images=image, return_tensors="np" if form == "pil" else "pt")
     return numpy.asarray(out["pixel_values"], dtype=numpy.float32), [int(x) for x in out["image_grid_thw"][0]]
@@ -203,6 +212,9 @@ def check(croll, num):
             faults = []
             if "error" in said or values.read_bytes() != numpy.array(image).tobytes():
                 faults.append(f"pixels: {said}")
+            said = ask(croll, path, values, "--alpha", "white")
+            if "error" in said or values.read_bytes() != load_white(path).tobytes():
+                faults.append(f"pixels over white: {said}")
             model = ["qwen2_5_vl", "qwen3_vl"][i % 2]
             for form in FORMS:
                 said = ask(croll, path, values, "--model", str(folder / model), "--resize", form)
@@ -241,7 +253,7 @@ def write(folder):
         name, data = f"{kind}.{kind.split('_')[0]}", KINDS[kind](rng, *[(19, 13), (9, 30), (40, 24)][i % 3])
         (folder / name).write_bytes(data)
         image = load(folder / name)
-        case = dict(file=name, width=image.width, height=image.height, pixels=digest(numpy.array(image)), processed=[])
+        case = dict(file=name, width=image.width, height=image.height, pixels=digest(numpy.array(image)), white=digest(load_white(folder / name)), processed=[])
         for model in ("small", "qwen2_5_vl"):
             for form in FORMS:
                 values, grid = processed(image, model, form)

@@ -12,14 +12,14 @@
 #define FOLDER "tests/parity/images/"
 static const char *const forms[] = {CR_RESIZE_FORMS};
 
-static void read_image(const char *name, cr_image *out)
+static void read_image(const char *name, cr_image_alpha alpha, cr_image *out)
 {
     cr_buf file = {0};
     char path[200];
 
     snprintf(path, sizeof path, FOLDER "%s", name);
     OK(cr_file_read(path, &file, &err));
-    OK(cr_image_decode(file.data, file.num_bytes, CR_IMAGE_MAX_PIXELS, out, &err));
+    OK(cr_image_decode_alpha(file.data, file.num_bytes, CR_IMAGE_MAX_PIXELS, alpha, out, &err));
     cr_buf_free(&file);
 }
 
@@ -43,7 +43,7 @@ static void check_values(const char *file, const json_t *processor, const json_t
     OK(cr_json_add_value(&text, processor, &err));
     OK(cr_image_processor_parse(text.data, text.num_bytes, file, &p, &err));
     p.form = strcmp(form, forms[0]) == 0 ? CR_RESIZE_PIL : CR_RESIZE_TORCHVISION;
-    read_image(file, &image);
+    read_image(file, CR_ALPHA_DROP, &image);
     OK(cr_image_cut(&p, &image, 1, &patches, &err));
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(patches.grid[i],
@@ -71,12 +71,17 @@ static void goldens(void **state)
         const char *file = json_string_value(json_object_get(c, "file"));
         cr_image image;
         char what[200];
-        read_image(file, &image);
+        read_image(file, CR_ALPHA_DROP, &image);
         assert_int_equal(image.width, json_integer_value(json_object_get(c, "width")));
         assert_int_equal(image.height, json_integer_value(json_object_get(c, "height")));
         snprintf(what, sizeof what, "%s: pixels", file);
         same_digest(what, image.pixels, (size_t)image.width * (size_t)image.height * 3,
                     json_object_get(c, "pixels"));
+        cr_image_free(&image);
+        read_image(file, CR_ALPHA_WHITE, &image);
+        snprintf(what, sizeof what, "%s: pixels over white", file);
+        same_digest(what, image.pixels, (size_t)image.width * (size_t)image.height * 3,
+                    json_object_get(c, "white"));
         cr_image_free(&image);
         json_array_foreach(json_object_get(c, "processed"), j, want)
         {
