@@ -127,6 +127,54 @@ static void long_chunk(void **state)
     cr_buf_free(&png);
 }
 
+/* A container of WebP with these bytes in it. */
+static void put_in_webp(const cr_buf *inner, cr_buf *out)
+{
+    uint32_t num = (uint32_t)inner->num_bytes + 4;
+    uint8_t size[4] = {(uint8_t)num, (uint8_t)(num >> 8), (uint8_t)(num >> 16),
+                       (uint8_t)(num >> 24)};
+
+    cr_buf_clear(out);
+    cr_buf_add(out, "RIFF", 4);
+    cr_buf_add(out, size, 4);
+    cr_buf_add(out, "WEBP", 4);
+    cr_buf_add(out, inner->data, inner->num_bytes);
+}
+
+/* WebP files inside of one another, a canvas of 2^24 x 2^24 around a small image, chunks of 4 GB. */
+static void nested_webp(void **state)
+{
+    static const uint8_t canvas[18] = {'V', 'P', '8', 'X',  10,   0,    0,    0,    0x10,
+                                       0,   0,   0,   0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+                         large[8] = {'A', 'L', 'P', 'H', 0xfe, 0xff, 0xff, 0xff};
+    cr_buf image = {0}, file = {0}, inner = {0};
+    struct rusage before, after;
+    long addresses = max_addresses();
+
+    (void)state;
+    getrusage(RUSAGE_SELF, &before);
+    read_file("webp_lossy.webp", &image);
+    for (int i = 0; i < 500; i++) {
+        put_in_webp(i ? &file : &image, &inner);
+        cr_buf_clear(&file);
+        cr_buf_add(&file, inner.data, inner.num_bytes);
+        refused(file.data, file.num_bytes, CR_IMAGE_MAX_PIXELS, "WebP: ");
+    }
+    for (int i = 0; i < 2; i++) {
+        cr_buf_clear(&inner);
+        cr_buf_add(&inner, i ? large : canvas, i ? sizeof large : sizeof canvas);
+        cr_buf_add(&inner, image.data + 12, image.num_bytes - 12);
+        put_in_webp(&inner, &file);
+        refused(file.data, file.num_bytes, CR_IMAGE_MAX_PIXELS, "WebP: ");
+    }
+    getrusage(RUSAGE_SELF, &after);
+    assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10); /* KiB */
+    assert_true(max_addresses() - addresses < 1 << 20);
+    cr_buf_free(&image);
+    cr_buf_free(&file);
+    cr_buf_free(&inner);
+}
+
 static void bombs(void **state)
 {
     struct rusage before, after;
@@ -232,9 +280,10 @@ static void processors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(types),   cmocka_unit_test(cut),
-                                       cmocka_unit_test(bombs),   cmocka_unit_test(long_chunk),
-                                       cmocka_unit_test(damaged), cmocka_unit_test(processors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(types),       cmocka_unit_test(cut),
+                                       cmocka_unit_test(bombs),       cmocka_unit_test(long_chunk),
+                                       cmocka_unit_test(nested_webp), cmocka_unit_test(damaged),
+                                       cmocka_unit_test(processors)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
