@@ -17,6 +17,7 @@ typedef enum cr_rng_stream {
     CR_RNG_SHUFFLE = 3, /* order of data */
     CR_RNG_PAUSE = 4,   /* of a request that is tried again */
     CR_RNG_DROPOUT = 5, /* keys of rows (kernels/dropout.h) */
+    CR_RNG_POOL = 6,    /* which rows of a pool are drawn (data/curriculum.h) */
     CR_RNG_TEST = 99,
 } cr_rng_stream;
 

@@ -39,6 +39,8 @@ void cri_bind_domains(cr_config *c, cr_node *root, cr_worker_config *w, cr_diagn
 void cri_check_domains(const cr_config *c, cr_diagnostics *d);
 /* follow.c: once the reference is placed. */
 void cri_bind_follow(cr_config *c, cr_node *root, cr_diagnostics *d);
+/* curriculum.c */
+void cri_bind_curriculum(cr_config *c, cr_node *root, cr_diagnostics *d);
 /* best.c: once validation and rollouts are bound. */
 void cri_bind_best(cr_config *c, const cr_node *root, cr_diagnostics *d);
 /* tag_to_template; after data_args. */

@@ -123,6 +123,7 @@ typedef struct cr_config {
     cr_row_keys rows;
     cr_best_keys best;
     cr_follow_keys follow;
+    cr_curriculum_keys curriculum;
     cr_pair_config pairs; /* the loss of dpo */
     cr_distill_keys distill;
     cr_algorithm algorithm;
@@ -153,7 +154,6 @@ typedef enum cr_role {
     CR_ROLE_CRITIC,
     CR_NUM_ROLES
 } cr_role;
-
 typedef struct cr_role_kind {
     const char *name, *sft_name, *distill_name; /* in rlvr and dpo runs, .. ; NULL: not in one */
     cr_task task;

@@ -156,6 +156,7 @@ const cri_key cri_keys[] = {
     B("rlvr", "greater_is_better", NULL, "pipeline"),
     I("rlvr", "early_stopping_patience", NULL, "1", "pipeline"),
     R("rlvr", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
+    K("rlvr", "curriculum", "curriculum"), /* croll's own, and all in it */
     NONE("rlvr", "load_best_model_at_end",
          "with metric_for_best_model the link best in output_dir leads to the best checkpoint"),
     NONE("rlvr", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
@@ -258,6 +259,12 @@ const cri_key cri_keys[] = {
     NONE("rlvr", "val_n_sample",
          "validation.generating_args.num_return_sequences is the number of samples a prompt; ROLL "
          "ignores it, too"),
+    I("curriculum", "max_solved", NULL, "1", "data"),
+    R("curriculum", "solved_score", "1", NULL, "data"),
+    R("curriculum", "easy_threshold", NULL, NULL, "data"),
+    R("curriculum", "easy_fraction", "0.25", "0..1", "data"),
+    R("curriculum", "hard_threshold", NULL, NULL, "data"),
+    R("curriculum", "hard_fraction", "0.25", "0..1", "data"),
     K("correction", "is_weight", "is_weight"),
     {"correction", "filters", CRI_LIST, "[]", "filter", CRI_READ, "loss"},
     B("is_weight", "enabled", "false", "loss"),

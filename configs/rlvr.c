@@ -644,6 +644,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);
     cri_bind_best(c, root, d);
+    cri_bind_curriculum(c, root, d);
     cri_check_service(c, d);
     check_ids(c, d);
     cri_check_sizes(c, d);

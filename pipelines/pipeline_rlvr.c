@@ -39,8 +39,9 @@ typedef struct rlvr {
     cr_dataset data, validation;
     cr_order *orders;   /* [num_rewards] */
     cr_cursor *cursors; /* [num_rewards] */
-    double *shares;     /* [num_rewards] of a prompt; 1 together */
-    int *num_prompts;   /* [num_rewards] of the step that runs */
+    cr_curriculum curriculum;
+    double *shares;   /* [num_rewards] of a prompt; 1 together */
+    int *num_prompts; /* [num_rewards] of the step that runs */
     cr_learning learning;
     cr_saver saver;
     int64_t num_empty;  /* steps in a row, up to the last one, that trained nothing */
@@ -244,6 +245,7 @@ static cr_status load(rlvr *s, cr_err *err)
     if (s->c->has_validation)
         CR_TRY(load_files(s, &s->validation, &s->c->validation, s->c->val_prompt_length, err));
     if (s->c->val_only) return check_rewards(s, err);
+    cr_curriculum_init(&s->curriculum, &s->c->curriculum, &s->data, (uint64_t)s->c->seed);
     CR_TRY(split_domains(s, err));
     CR_TRY(check_teachers(s, err));
     if (!s->c->rollouts_from) CR_TRY(check_rewards(s, err));
@@ -253,27 +255,36 @@ static cr_status load(rlvr *s, cr_err *err)
 
 /* ---- the state that a checkpoint keeps ---- */
 
+static const char scores_file[] = "state/curriculum.json";
+
 static cr_status save(rlvr *s, int64_t step, cr_err *err)
 {
     const char *folder;
-    char *path;
+    char *path, *scores;
 
     CR_TRY(cr_saver_begin(&s->saver, step, &folder, err));
     path = cr_path_join(folder, "state/pipeline.json");
+    scores = cr_path_join(folder, scores_file);
     if (cr_progress_write(path, step, &s->learning, s->ahead ? s->cursors_before : s->cursors,
-                          err) == CR_OK)
+                          err) == CR_OK &&
+        (!s->c->curriculum.is_on || cr_curriculum_write(&s->curriculum, scores, err) == CR_OK))
         cr_note(cr_saver_start(&s->saver, err));
     cr_free(path);
+    cr_free(scores);
     return err->status;
 }
 
 static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
 {
-    char *path = cr_path_join(checkpoint, "state/pipeline.json");
+    char *path = cr_path_join(checkpoint, "state/pipeline.json"),
+         *scores = cr_path_join(checkpoint, scores_file);
 
     if (cr_progress_read(path, &s->learning, s->cursors, err) == CR_OK)
         cr_note(cr_saver_resume(&s->saver, checkpoint, err));
+    if (err->status == CR_OK && s->c->curriculum.is_on && cr_file_exists(scores))
+        cr_note(cr_curriculum_read(&s->curriculum, scores, err));
     cr_free(path);
+    cr_free(scores);
     return err->status;
 }
 
@@ -391,9 +402,13 @@ static cr_status poll_ahead(void *pipeline, cr_err *err)
 
 static cr_status begin_rollout(rlvr *s, int64_t step, cr_err *err)
 {
-    const cr_rollout_args args = {
-        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size,
-        step,     false,     false};
+    const cr_rollout_args args = {.data = &s->data,
+                                  .orders = s->orders,
+                                  .cursors = s->cursors,
+                                  .curriculum = s->c->curriculum.is_on ? &s->curriculum : NULL,
+                                  .num_prompts = s->num_prompts,
+                                  .group_size = (size_t)s->c->group_size,
+                                  .step = step};
 
     memcpy(s->cursors_before, s->cursors, s->c->num_rewards * sizeof *s->cursors);
     cr_cursors_deal(s->cursors, s->shares, s->c->num_rewards, s->c->rollout_batch_size,
@@ -451,6 +466,20 @@ static cr_status take_rollout(rlvr *s, int64_t step, bool is_next_begun, cr_roll
     return is_next_begun && step + 1 < s->run->end_step ? begin_rollout(s, step + 1, err) : CR_OK;
 }
 
+/* Of all rows after the step's samples, and what its draws passed over. */
+static void curriculum_metrics(rlvr *s, cr_metrics *m)
+{
+    static const char *const names[CR_NUM_POOLS] = {"normal", "easy", "hard", "solved"};
+    size_t num[CR_NUM_POOLS];
+
+    if (!s->c->curriculum.is_on) return;
+    cr_curriculum_count(&s->curriculum, num);
+    for (int p = 0; p < CR_NUM_POOLS; p++)
+        cr_metrics_set(m, (double)num[p], "scheduler/curriculum/%s", names[p]);
+    cr_metrics_set(m, (double)s->curriculum.num_skipped, "scheduler/curriculum/skipped");
+    s->curriculum.num_skipped = 0;
+}
+
 static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, cr_err *err)
 {
     cr_run *run = s->run;
@@ -461,6 +490,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     *is_saved = is_last || cr_run_should_stop() || (step > 0 && step % s->c->save_steps == 0) ||
                 (s->c->best.metric && (step + 1) % s->c->eval_steps == 0); /* validated next */
     CR_TRY_GOTO(out, take_rollout(s, step, s->c->is_async && !*is_saved, &rollout, m, err));
+    curriculum_metrics(s, m);
     is_last = step == run->end_step - 1; /* it may have ended early */
     *is_saved = *is_saved || is_last;
     cr_verdict_warn(&rollout, "step", step);
@@ -566,6 +596,7 @@ static void close_pipeline(void *pipeline)
     for (int r = 0; r < CR_NUM_ROLES; r++)
         cr_role_service_close(s->learning.services[r]);
     cr_learning_free(&s->learning);
+    cr_curriculum_free(&s->curriculum);
     cr_free(s->orders);
     cr_free(s->cursors);
     cr_free(s->cursors_before);

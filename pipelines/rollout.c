@@ -170,7 +170,13 @@ static bool has_verdict(const cr_rollouts *c, const flight *f)
 
 static cr_status draw(cr_rollouts *c, int domain, cr_err *err)
 {
-    return ask(c, domain, cr_order_draw(&c->args.orders[domain], &c->args.cursors[domain]), err);
+    cr_order *order = &c->args.orders[domain];
+    cr_cursor *cursor = &c->args.cursors[domain];
+
+    return ask(c, domain,
+               c->args.curriculum ? cr_curriculum_draw(c->args.curriculum, order, cursor)
+                                  : cr_order_draw(order, cursor),
+               err);
 }
 
 /* The group is complete: it is kept, or the next prompt of its domain takes its place. */
@@ -481,6 +487,22 @@ static cr_status collect(cr_rollouts *c, cr_err *err)
     return CR_OK;
 }
 
+/* Groups that were rejected, too; in the order of draws. */
+static void show_curriculum(const cr_rollouts *c)
+{
+    for (size_t i = 0; i < c->num; i++) {
+        const flight *f = &c->flights[i];
+        double sum = 0;
+        size_t num = 0;
+        for (size_t k = 0; k < c->args.group_size; k++) {
+            if (!cr_sample_has_verdict(&f->samples[k])) continue;
+            sum += f->samples[k].score;
+            num++;
+        }
+        if (num) cr_curriculum_see(c->args.curriculum, f->samples[0].row, sum / (double)num);
+    }
+}
+
 /* Groups in order of domain, then of draw. */
 static void order_groups(cr_rollouts *c, cr_rollout *out)
 {
@@ -565,6 +587,7 @@ cr_status cr_rollouts_take(cr_rollouts *c, cr_rollout *out, cr_metrics *m, cr_er
     CR_TRY_GOTO(out, cr_role_call_run(c->run, &pause, err));
     CR_TRY_GOTO(out, cr_role_call_finish(c->run, &c->generate, err));
     clear_streams(c->run);
+    if (c->args.curriculum) show_curriculum(c);
     order_groups(c, out);
     out->generate_s = c->done_s > 0 ? c->done_s - c->began_s : 0;
 out:

@@ -25,7 +25,7 @@
 #ifndef CR_ROLLOUT_H
 #define CR_ROLLOUT_H
 
-#include "data/data.h"
+#include "data/curriculum.h"
 #include "launch/run.h"
 #include "samples/sample.h"
 
@@ -46,9 +46,10 @@ typedef struct cr_rollout {
 
 typedef struct cr_rollout_args {
     const cr_dataset *data;
-    cr_order *orders;       /* [num_rewards] of each domain */
-    cr_cursor *cursors;     /* [num_rewards], moved on */
-    const int *num_prompts; /* [num_rewards] groups wanted of each domain */
+    cr_order *orders;          /* [num_rewards] of each domain */
+    cr_cursor *cursors;        /* [num_rewards], moved on */
+    cr_curriculum *curriculum; /* of these orders, sees all groups that were drawn; NULL: none */
+    const int *num_prompts;    /* [num_rewards] groups wanted of each domain */
     size_t group_size;
     int64_t step;
     bool

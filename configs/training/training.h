@@ -46,6 +46,14 @@ typedef struct cr_best_keys {
     double threshold;
 } cr_best_keys;
 
+/* Which rows are drawn (docs/data.md, "Curriculum"). */
+typedef struct cr_curriculum_keys {
+    bool is_on;
+    int64_t max_solved; /* groups in a row after which a row leaves; 0: none leaves */
+    double solved_score, easy_threshold, hard_threshold; /* infinite: there is no such pool */
+    double easy_fraction, hard_fraction;
+} cr_curriculum_keys;
+
 /* A reference that follows the policy: TRL's sync_ref_model. */
 typedef struct cr_follow_keys {
     int64_t steps; /* from a sync to the next one; 0: it stays as it is */

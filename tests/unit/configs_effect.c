@@ -219,6 +219,9 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->distill.distill_loss_weight), SHOW(c->distill.distill_on_prompt);
     SHOW(c->best.metric), SHOW(c->best.is_greater_better), SHOW(c->best.patience);
     SHOW(c->best.threshold), SHOW(c->follow.steps), SHOW(c->follow.alpha);
+    SHOW(c->curriculum.max_solved), SHOW(c->curriculum.solved_score);
+    SHOW(c->curriculum.easy_threshold), SHOW(c->curriculum.easy_fraction);
+    SHOW(c->curriculum.hard_threshold), SHOW(c->curriculum.hard_fraction);
     SHOW(c->rows.shuffle), SHOW(c->reference.is_given), SHOW(c->has_validation);
     show_algorithm(out, &c->algorithm);
     show_envs(out, c->envs);
@@ -299,6 +302,7 @@ static const struct {
     {"checkpoint", "checkpoint_config."},
     {"router", "router_args."},
     {"correction", "train_infer_correction."},
+    {"curriculum", "curriculum."},
     {"is_weight", "train_infer_correction.is_weight."},
     {"worker", "actor_train."},
     {"model_args", "actor_train.model_args."},
