@@ -58,6 +58,8 @@
 #define GRAINS      "token|geometric|sequence|segment"
 #define OWN_MASTERS "adapters have float32 masters, and compute in the dtype of the role"
 #define NO_JUDGE    "only a judge of the run's own has a model: judge_model_type: inference"
+#define NOT_LOADED \
+    "with metric_for_best_model the link best in output_dir leads to the best checkpoint"
 #define MAX_64      "9223372036854775807"
 #define MAX_RUNNING "1..65536" /* sequences of one engine */
 #define DEFINED     "a definition: what refers to it counts"
@@ -157,8 +159,7 @@ const cri_key cri_keys[] = {
     I("rlvr", "early_stopping_patience", NULL, "1", "pipeline"),
     R("rlvr", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
     K("rlvr", "curriculum", "curriculum"), /* croll's own, and all in it */
-    NONE("rlvr", "load_best_model_at_end",
-         "with metric_for_best_model the link best in output_dir leads to the best checkpoint"),
+    NONE("rlvr", "load_best_model_at_end", NOT_LOADED),
     NONE("rlvr", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
     I("rlvr", "rollout_batch_size", "128", "1", "rollouts"),
     I("rlvr", "num_return_sequences_in_group", "1", "1", "rollouts"),
@@ -289,7 +290,13 @@ const cri_key cri_keys[] = {
     T("sft", "prompt_key", "instruction", "prompts"),
     T("sft", "query_key", NULL, "prompts"),
     T("sft", "response_key", "output", "prompts"),
-    B("sft", "shuffle", "false", "sft pipeline"), /* croll's own */
+    B("sft", "shuffle", "false", "sft pipeline"),        /* croll's own */
+    T("sft", "metric_for_best_model", NULL, "pipeline"), /* as of rlvr, and the next */
+    B("sft", "greater_is_better", NULL, "pipeline"),
+    I("sft", "early_stopping_patience", NULL, "1", "pipeline"),
+    R("sft", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
+    NONE("sft", "load_best_model_at_end", NOT_LOADED),
+    NONE("sft", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
     K("sft", "sft_train", "worker"),
     K("sft", "validation", "worker"),
 
@@ -308,7 +315,13 @@ const cri_key cri_keys[] = {
     T("dpo", "system_key", NULL, "prompts"),
     T("dpo", "chosen_key", "chosen", "prompts"),
     T("dpo", "rejected_key", "rejected", "prompts"),
-    B("dpo", "shuffle", "true", "dpo pipeline"), /* croll's own */
+    B("dpo", "shuffle", "true", "dpo pipeline"),         /* croll's own */
+    T("dpo", "metric_for_best_model", NULL, "pipeline"), /* as of rlvr, and the next */
+    B("dpo", "greater_is_better", NULL, "pipeline"),
+    I("dpo", "early_stopping_patience", NULL, "1", "pipeline"),
+    R("dpo", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
+    NONE("dpo", "load_best_model_at_end", NOT_LOADED),
+    NONE("dpo", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
     K("dpo", "actor_train", "worker"),
     K("dpo", "reference", "worker"),
     K("dpo", "validation", "worker"),
@@ -331,7 +344,13 @@ const cri_key cri_keys[] = {
     R("distill", "skew_lambda", "0.1", "0..1", "loss"),
     C("distill", "kd_normalize", "tail", "tail|topk", "loss"), /* croll's own; topk is ROLL's */
     B("distill", "distill_on_prompt", "false", "loss"),
-    B("distill", "shuffle", "true", "distill pipeline"), /* croll's own */
+    B("distill", "shuffle", "true", "distill pipeline"),     /* croll's own */
+    T("distill", "metric_for_best_model", NULL, "pipeline"), /* as of rlvr, and the next */
+    B("distill", "greater_is_better", NULL, "pipeline"),
+    I("distill", "early_stopping_patience", NULL, "1", "pipeline"),
+    R("distill", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
+    NONE("distill", "load_best_model_at_end", NOT_LOADED),
+    NONE("distill", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
     NONE("distill", "logits_transfer_backend", "log-probs go through shared memory and Redis"),
     K("distill", "student", "worker"),
     K("distill", "teacher", "worker"),

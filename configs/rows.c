@@ -57,6 +57,7 @@ void cri_load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
     }
     cri_bind_worker(c, root, "sft_train", &c->train, CR_TASK_TRAIN, d);
     cri_bind_validation(c, root, "sft_train", d);
+    cri_bind_best(c, root, d);
     if (c->train.data.prompt)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train.data_args.prompt"),
                     "data_args.prompt is a column of rlvr (sft: prompt_key and response_key, or "
@@ -135,6 +136,7 @@ void cri_load_dpo(cr_config *c, cr_node *root, cr_diagnostics *d)
     cri_bind_worker(c, root, "actor_train", &c->train, CR_TASK_TRAIN, d);
     cri_bind_worker(c, root, "reference", &c->reference, CR_TASK_SCORE, d);
     cri_bind_validation(c, root, "actor_train", d);
+    cri_bind_best(c, root, d);
     bind_length(c, root, d);
     bind_columns(c, root);
     bind_pairs(c, root, d);
@@ -241,6 +243,7 @@ void cri_load_distill(cr_config *c, cr_node *root, cr_diagnostics *d)
     cri_bind_worker(c, root, "student", &c->train, CR_TASK_TRAIN, d);
     cri_bind_worker(c, root, "teacher", &c->teacher, CR_TASK_SCORE, d);
     cri_bind_validation(c, root, "student", d);
+    cri_bind_best(c, root, d);
     bind_length(c, root, d);
     bind_columns(c, root);
     bind_distill(c, root, d);

@@ -356,31 +356,11 @@ static cr_status learn(rlvr *s, cr_rollout *rollout, int64_t step, cr_metrics *m
     return cr_fail(err, unwritten.status, "%s", unwritten.msg);
 }
 
-/* A validation of the weights of checkpoint `step`, before the next one is trained (head ""), or after the last. */
-static cr_status see_best(rlvr *s, int64_t step, const char *head, const cr_metrics *m, cr_err *err)
-{
-    const cr_best_keys *keys = &s->c->best;
-    bool is_new;
-
-    if (!keys->metric) return CR_OK;
-    CR_TRY(cr_best_see(&s->learning.best, keys, m, head, step, !*head, &is_new, err));
-    if (is_new && step >= 0) {
-        CR_TRY(cr_saver_wait(&s->saver, err));
-        CR_TRY(cr_checkpoint_link(s->c->checkpoint_dir, "best", step, err));
-    }
-    if (*head || !cr_best_should_stop(&s->learning.best, keys)) return CR_OK;
-    cr_log(CR_LOG_INFO, "rlvr",
-           "%s has not been better than %g for %lld validations: this is the last step "
-           "(early_stopping_patience)",
-           keys->metric, s->learning.best.value, (long long)s->learning.best.num_worse);
-    s->run->end_step = s->run->step + 1;
-    return CR_OK;
-}
-
 /* Once a step: its weights go to the engines, and are validated. */
 static cr_status renew_engines(rlvr *s, int64_t step, cr_metrics *m, cr_err *err)
 {
     double start = cr_now_s();
+    bool is_last;
 
     if (step < s->num_synced || s->c->rollouts_from) return CR_OK;
     s->num_synced = step + 1;
@@ -390,7 +370,9 @@ static cr_status renew_engines(rlvr *s, int64_t step, cr_metrics *m, cr_err *err
     }
     if (!s->c->has_validation || step % s->c->eval_steps) return CR_OK;
     CR_TRY(validate(s, step, "", /*is_followed=*/true, m, err));
-    return see_best(s, step - 1, "", m, err);
+    CR_TRY(cr_best_validated(&s->learning.best, &s->saver, m, "", step - 1, &is_last, err));
+    if (is_last) s->run->end_step = step + 1;
+    return CR_OK;
 }
 
 static cr_status poll_ahead(void *pipeline, cr_err *err)
@@ -485,10 +467,10 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     cr_run *run = s->run;
     double start = cr_now_s();
     cr_rollout rollout = {0};
-    bool is_last = step == run->end_step - 1;
+    bool is_last = step == run->end_step - 1, is_ended;
 
     *is_saved = is_last || cr_run_should_stop() || (step > 0 && step % s->c->save_steps == 0) ||
-                (s->c->best.metric && (step + 1) % s->c->eval_steps == 0); /* validated next */
+                cr_best_needs_save(s->c, step);
     CR_TRY_GOTO(out, take_rollout(s, step, s->c->is_async && !*is_saved, &rollout, m, err));
     curriculum_metrics(s, m);
     is_last = step == run->end_step - 1; /* it may have ended early */
@@ -515,7 +497,9 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     cr_verdict_warn_flat(m, step, &s->num_flat);
     CR_TRY_GOTO(out, cr_verdict_end_step(s->c, &rollout, m, step, &s->num_empty, err));
     CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(), err));
-    if (is_last && s->c->has_validation) CR_TRY_GOTO(out, see_best(s, step, "final/", m, err));
+    if (is_last && s->c->has_validation)
+        CR_TRY_GOTO(out, cr_best_validated(&s->learning.best, &s->saver, m, "final/", step,
+                                           &is_ended, err));
     if (cr_metrics_get(m, "final/val_correct/all/mean"))
         cr_log(CR_LOG_INFO, "rlvr", "validation after the last step: %.4f",
                *cr_metrics_get(m, "final/val_correct/all/mean"));
@@ -564,13 +548,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
     run->view = cr_view_create(run->first_step, s->c->max_steps, "critic/score/mean");
     if (resume_path) CR_TRY(resume(s, resume_path, err));
-    if (cr_best_should_stop(&s->learning.best, &s->c->best)) {
-        cr_log(CR_LOG_WARN, "rlvr",
-               "%s had not been better for %lld validations when this run was saved: nothing is "
-               "trained (a larger early_stopping_patience goes on)",
-               s->c->best.metric, (long long)s->learning.best.num_worse);
-        run->end_step = run->first_step;
-    }
+    if (cr_best_has_ended(&s->learning.best, s->c)) run->end_step = run->first_step;
     run->on_wait = poll_ahead;
     run->on_wait_context = s;
     for (run->step = run->first_step; run->step < run->end_step && err->status == CR_OK;

@@ -24,11 +24,7 @@ cr_status cr_progress_write(const char *path, int64_t step, const cr_learning *l
                      "critic_updates", (json_int_t)learning->critic.updates, "kl_coef",
                      learning->kl_coef, "moments", moments);
     CR_CHECK(root, "state of a pipeline that is no JSON");
-    if (learning->best.has_value)
-        json_object_set_new(root, "best",
-                            json_pack("{s:f,s:I,s:I}", "value", learning->best.value, "step",
-                                      (json_int_t)learning->best.step, "worse",
-                                      (json_int_t)learning->best.num_worse));
+    cr_best_put(&learning->best, root);
     if (cr_json_add_value(&text, root, err) == CR_OK)
         cr_note(cr_file_write_atomic(path, text.data, text.num_bytes, err));
     json_decref(root);
@@ -91,21 +87,6 @@ static cr_status read_learning(const json_t *root, cr_learning *l, cr_err *err)
     return CR_OK;
 }
 
-/* Absent: no validation was looked at. */
-static cr_status read_best(const json_t *root, cr_best *b, cr_err *err)
-{
-    const json_t *best = json_object_get(root, "best"), *step = json_object_get(best, "step");
-
-    *b = (cr_best){0};
-    if (!best) return CR_OK;
-    b->has_value = true;
-    b->step = json_integer_value(step);
-    if (!json_is_integer(step) || b->step < -1 || b->step >= (int64_t)1 << 53)
-        return cr_fail(err, CR_EFORMAT, "\"best\" is of no step");
-    CR_TRY(get_real(json_object_get(best, "value"), "value", &b->value, err));
-    return get_count(best, "worse", &b->num_worse, err);
-}
-
 cr_status cr_progress_read(const char *path, cr_learning *learning, cr_cursor *cursors, cr_err *err)
 {
     json_t *root;
@@ -113,7 +94,7 @@ cr_status cr_progress_read(const char *path, cr_learning *learning, cr_cursor *c
     CR_TRY(cr_json_read_file(path, &root, err));
     if (read_cursors(root, learning->config, cursors, err) == CR_OK)
         cr_note(read_learning(root, learning, err));
-    if (err->status == CR_OK) cr_note(read_best(root, &learning->best, err));
+    if (err->status == CR_OK) cr_note(cr_best_get(&learning->best, root, err));
     json_decref(root);
     return cr_fail_add(err, "%s (damaged?)", path);
 }

@@ -6,7 +6,7 @@
 #ifndef CR_BEST_H
 #define CR_BEST_H
 
-#include "configs/configs.h"
+#include "pipelines/saver.h"
 #include "reports/metrics.h"
 
 /* Kept in checkpoints. */
@@ -23,5 +23,18 @@ CR_MUST cr_status cr_best_see(cr_best *b, const cr_best_keys *keys, const cr_met
                               const char *head, int64_t step, bool is_counted, bool *is_new,
                               cr_err *err);
 bool cr_best_should_stop(const cr_best *b, const cr_best_keys *keys);
+
+/* The same in a run that has the keys (else nothing): the checkpoint gets the link `best`. head "": before a step, which is the last one
+ * if *is_last; "final/": after the last step. */
+CR_MUST cr_status cr_best_validated(cr_best *b, cr_saver *saver, const cr_metrics *m,
+                                    const char *head, int64_t step, bool *is_last, cr_err *err);
+/* Of a run that was saved after its patience was exhausted: a warning, and true. */
+bool cr_best_has_ended(const cr_best *b, const cr_config *config);
+/* Is a checkpoint due, which the validation before the next step is of? */
+bool cr_best_needs_save(const cr_config *config, int64_t step);
+
+/* As "best" of a checkpoint's object. CR_EFORMAT: it is no such number. */
+void cr_best_put(const cr_best *b, json_t *root);
+CR_MUST cr_status cr_best_get(cr_best *b, const json_t *root, cr_err *err);
 
 #endif

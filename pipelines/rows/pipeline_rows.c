@@ -185,6 +185,42 @@ size_t cr_rows_num_at_once(const cr_rows *r)
     return 8 * (size_t)(r->c->train.num_devices * r->c->train.infer_batch_size);
 }
 
+/* ---- the state that a checkpoint keeps ---- */
+
+static cr_status save(cr_rows *r, int64_t step, cr_err *err)
+{
+    json_t *root = json_pack("{s:I}", "step", (json_int_t)step);
+    cr_buf text = {0};
+    const char *folder;
+    char *path;
+
+    cr_best_put(&r->best, root);
+    if (cr_saver_begin(&r->saver, step, &folder, err) == CR_OK) {
+        path = cr_path_join(folder, "state/pipeline.json");
+        if (cr_json_add_value(&text, root, err) == CR_OK &&
+            cr_file_write_atomic(path, text.data, text.num_bytes, err) == CR_OK)
+            cr_note(cr_saver_start(&r->saver, err));
+        cr_free(path);
+    }
+    cr_buf_free(&text);
+    json_decref(root);
+    return err->status;
+}
+
+static cr_status resume(cr_rows *r, const char *checkpoint, cr_err *err)
+{
+    char *path = cr_path_join(checkpoint, "state/pipeline.json");
+    json_t *root = NULL;
+
+    if (cr_file_exists(path) && /* older checkpoints have none */
+        cr_json_read_file(path, &root, err) == CR_OK && cr_best_get(&r->best, root, err) != CR_OK)
+        cr_fail_add(err, "%s (damaged?)", path);
+    if (err->status == CR_OK) cr_note(cr_saver_resume(&r->saver, checkpoint, err));
+    json_decref(root);
+    cr_free(path);
+    return err->status;
+}
+
 /* ---- the loop ---- */
 
 static cr_status validate(cr_rows *r, bool is_final, cr_metrics *m, cr_err *err)
@@ -205,34 +241,54 @@ static cr_status train(cr_rows *r, int64_t step, cr_metrics *m, cr_err *err)
     return CR_OK;
 }
 
+/* Before a step, which may be the last one then. */
+static cr_status validate_before(cr_rows *r, int64_t step, cr_metrics *m, cr_err *err)
+{
+    bool is_last;
+
+    if (!r->c->has_validation || step % r->c->eval_steps) return CR_OK;
+    CR_TRY(validate(r, false, m, err));
+    CR_TRY(cr_best_validated(&r->best, &r->saver, m, "", step - 1, &is_last, err));
+    if (is_last) r->num_steps = step + 1;
+    return CR_OK;
+}
+
+/* The last step is saved. */
+static cr_status see_final(cr_rows *r, int64_t step, const cr_metrics *m, cr_err *err)
+{
+    bool is_last;
+
+    return r->c->has_validation
+               ? cr_best_validated(&r->best, &r->saver, m, "final/", step, &is_last, err)
+               : CR_OK;
+}
+
 static cr_status steps(cr_rows *r, cr_err *err)
 {
     cr_run *run = r->run;
-    const char *folder;
     cr_metrics m = {0};
 
     for (run->step = run->first_step; run->step < r->num_steps && err->status == CR_OK;
          run->step++) {
         double start = cr_now_s();
-        bool is_last = run->step == r->num_steps - 1, should_save;
+        bool is_last, should_save;
         cr_metrics_clear(&m);
-        if (r->c->has_validation && run->step % r->c->eval_steps == 0)
-            CR_TRY_GOTO(out, validate(r, false, &m, err));
+        CR_TRY_GOTO(out, validate_before(r, run->step, &m, err));
+        is_last = run->step == r->num_steps - 1;
         CR_TRY_GOTO(out, train(r, run->step, &m, err));
         CR_TRY_GOTO(out, cr_follow(run, run->step, &m, err));
         if (r->c->has_validation && is_last) CR_TRY_GOTO(out, validate(r, true, &m, err));
-        should_save =
-            is_last || cr_run_should_stop() || (run->step > 0 && run->step % r->c->save_steps == 0);
         cr_item_store_end_step(run->items, run->x);
+        should_save = is_last || cr_run_should_stop() ||
+                      (run->step > 0 && run->step % r->c->save_steps == 0) ||
+                      cr_best_needs_save(r->c, run->step);
         CR_TRY_GOTO(out, cr_saver_poll(&r->saver, err));
-        if (should_save) {
-            CR_TRY_GOTO(out, cr_saver_begin(&r->saver, run->step, &folder, err));
-            CR_TRY_GOTO(out, cr_saver_start(&r->saver, err));
-        }
+        if (should_save) CR_TRY_GOTO(out, save(r, run->step, err));
         cr_metrics_set(&m, cr_now_s() - start, "time/step_total");
         CR_TRY_GOTO(out, cr_tracker_log(run->tracker, run->step, &m, err));
         cr_view_step(run->view, run->step, &m, cr_now_s() - start);
         CR_TRY_GOTO(out, cr_saver_end_step(&r->saver, is_last || cr_run_should_stop(), err));
+        if (is_last) CR_TRY_GOTO(out, see_final(r, run->step, &m, err));
         CR_TRY_GOTO(out, cr_run_watch(run, err));
         if (should_save && !is_last) CR_TRY_GOTO(out, cr_run_stopped(run, err));
     }
@@ -261,7 +317,8 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     r->saver.data = &r->data;
     CR_TRY(cr_tracker_open(r->c, run->output_dir, run->first_step, &run->tracker, err));
     run->view = cr_view_create(run->first_step, r->num_steps, r->kind->score);
-    if (resume_path) CR_TRY(cr_saver_resume(&r->saver, resume_path, err));
+    if (resume_path) CR_TRY(resume(r, resume_path, err));
+    if (cr_best_has_ended(&r->best, r->c)) r->num_steps = run->first_step;
     if (r->kind->begin) CR_TRY(r->kind->begin(r, err));
     return steps(r, err);
 }

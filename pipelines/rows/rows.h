@@ -8,7 +8,7 @@
 #define CR_ROWS_H
 
 #include "launch/role_call.h"
-#include "pipelines/saver.h"
+#include "pipelines/best/best.h"
 #include "rl/rl.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -45,6 +45,7 @@ struct cr_rows {
     int64_t num_steps;
     cr_lr_schedule schedule;
     cr_saver saver;
+    cr_best best;
     void *own; /* of the kind */
 };
 
