@@ -104,6 +104,7 @@ nothing_left frozen
 runner=
 
 # by hand, on a machine of its own
+: >$tmp/out # which has the line of the one before
 "$CROLL" serve $tmp/killed/config.yaml --role rewards.math_rule --listen unix:$tmp/hand --access-log none >$tmp/out 2>$tmp/serve.err &
 server=$!
 until_true 'grep -q ^ready $tmp/out'
