@@ -39,9 +39,10 @@ cr_model_options cr_model_options_of(const cr_worker_config *train, bool is_trai
 {
     const cr_lora_keys *l = &train->lora;
 
-    return (cr_model_options){.head = train->value_head == CR_VALUE_HEAD_NONE  ? CR_HEAD_WORDS
-                                      : train->value_head == CR_VALUE_HEAD_TRL ? CR_HEAD_VALUE_TRL
-                                                                               : CR_HEAD_VALUE,
+    static const cr_head_kind heads[] = {CR_HEAD_WORDS, CR_HEAD_VALUE_TRL, CR_HEAD_VALUE,
+                                         CR_HEAD_SCORE};
+
+    return (cr_model_options){.head = heads[train->value_head],
                               .adapters = {.target = l->target,
                                            .rank = l->rank,
                                            .alpha = l->alpha,

@@ -2,6 +2,7 @@
 #include "base/children.h"
 #include "commands/commands.h"
 #include "configs/configs.h"
+#include "launch/reward_model.h"
 #include "reports/rollout_files.h"
 #include "rewards/rules.h"
 #include "scorers/code/code.h"
@@ -168,6 +169,13 @@ static cr_status score(options *o, cr_err *err)
                                      o->settings.deadline_s, form_of(o), err));
         goto out;
     }
+    if (judged && judged->model.is_given) {
+        CR_TRY_GOTO(out, cr_reward_model_lines(&(cr_reward_model_args){config_path, name,
+                                                                       (int)(o->judge & INT32_MAX),
+                                                                       form_of(o)},
+                                               err));
+        goto out;
+    }
     if (judged ? judged->rule && strcmp(judged->rule, "code") == 0
                : !config_path && strcmp(name, "code") == 0) {
         CR_TRY_GOTO(out, code_lines(&config, judged, o->settings.deadline_s, form_of(o), err));
@@ -325,7 +333,8 @@ static int run(int argc, char **argv)
         {"show", CR_OPT_INT, &o.num_shown, "N",
          "of --compare: samples of each kind of change (default 3)"},
         {"judge", CR_OPT_INT, &o.judge, "N",
-         "of a judge that the run has started on several devices: which one (default 0)"},
+         "of a judge that the run has started, or a reward model, on several devices: which one "
+         "(default 0)"},
     };
     cr_words words = {0};
     cr_err err = {0};

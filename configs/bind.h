@@ -57,9 +57,11 @@ void cri_note_unused(const cr_node *root, cr_diagnostics *d);
 /* Everything of the block `name` of root; nothing if it is absent. */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      cr_task task, cr_diagnostics *d);
-/* Of a reward block with the keys of judge_model. */
-void cri_bind_judge_model(cr_config *c, cr_node *block, const char *domain, cr_worker_config *w,
-                          cr_diagnostics *d);
+/* Of a reward block that has a model: task, infer_batch_size and (a reward model) value_head are set. */
+void cri_bind_reward_worker(cr_config *c, cr_node *block, const char *domain, cr_worker_config *w,
+                            cr_diagnostics *d);
+/* reward_model.c: of a block with that rule. */
+void cri_bind_reward_model(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d);
 /* service.c: `service` of a role. True: the service does its work, and nothing else of the block counts. */
 bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics *d);
 void cri_check_service_keys(const cr_node *n, const cr_service_keys *s, const char *where,

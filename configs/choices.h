@@ -33,11 +33,12 @@ typedef enum cr_choice_logprobs { CR_LOGPROBS_SAMPLED, CR_LOGPROBS_RAW } cr_choi
 /* det_iou_threshold; from CR_IOU_FIRST on 0.5, 0.55 .. 0.95, 0.99. */
 typedef enum cr_choice_iou { CR_IOU_AVERAGE, CR_IOU_DYNAMIC, CR_IOU_FIRST } cr_choice_iou;
 
-/* Of a critic: names and first values of its head. */
+/* Of a critic: names and first values of its head; of a reward model the last. */
 typedef enum cr_choice_value_head {
     CR_VALUE_HEAD_NONE,
     CR_VALUE_HEAD_TRL,
-    CR_VALUE_HEAD_TOKENS
+    CR_VALUE_HEAD_TOKENS,
+    CR_VALUE_HEAD_SCORE
 } cr_choice_value_head;
 
 typedef enum cr_choice_strategy {

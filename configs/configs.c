@@ -291,7 +291,7 @@ cr_status cr_config_write(const cr_config *config, const char *path, cr_err *err
 
 bool cr_reward_takes_many(const cr_reward_config *r)
 {
-    return r->judge.url || (r->rule && strcmp(r->rule, "code") == 0);
+    return r->judge.url || r->model.is_given || (r->rule && strcmp(r->rule, "code") == 0);
 }
 
 const cr_reward_config *cr_config_find_reward(const cr_config *config, const char *domain)
@@ -407,6 +407,7 @@ void cr_config_free(cr_config *c)
         cr_free(c->rewards[i].judge_answer.field);
         service_free(&c->rewards[i].judge);
         worker_free(&c->rewards[i].judge_model);
+        worker_free(&c->rewards[i].model);
         service_free(&c->rewards[i].code.service);
         cr_free(c->rewards[i].code.interpreter);
         cr_free(c->rewards[i].reward_type);

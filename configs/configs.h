@@ -57,8 +57,9 @@ typedef struct cr_reward_config {
     char *judge_prompt, *judge_fields; /* fields: an object of JSON for every request */
     cr_judge_answer judge_answer;
     char *reward_manager; /* reward_manager_config as JSON, for the rule remote */
-    /* judge_model_type: inference: the run starts it, a process a device; judge.url: prefix of their sockets' names */
-    cr_worker_config judge_model;
+    /* judge_model_type: inference: the run starts it, a process a device; judge.url: prefix of their sockets' names. model: of the rule
+     * reward_model: each reward worker has it whole, on a device of its own. */
+    cr_worker_config judge_model, model;
     cr_code_keys code; /* of the rule code */
     char *exec;        /* the words of a program of one's own, or NULL */
     char **tags;
@@ -180,10 +181,9 @@ CR_MUST cr_status cr_config_worker(const char *block, const char *model,
                                    cr_config *out, cr_diagnostics *d, cr_err *err);
 /* The resolved file, secrets masked, atomically. */
 CR_MUST cr_status cr_config_write(const cr_config *config, const char *path, cr_err *err);
-/* Its built-in rule answers several lines at once. */
-bool cr_reward_takes_many(const cr_reward_config *reward);
-const cr_reward_config *cr_config_find_reward(const cr_config *config,
-                                              const char *domain); /* NULL: none */
+bool cr_reward_takes_many(const cr_reward_config *reward); /* its built-in rule: lines at once */
+/* NULL: none. */
+const cr_reward_config *cr_config_find_reward(const cr_config *config, const char *domain);
 /* Where the judge of a domain is: judge.url, or of a judge of the run the process on device `number`, modulo their number;
  * owned by the caller. */
 char *cr_judge_url(const cr_reward_config *reward, int number);

@@ -4,14 +4,27 @@
 void cri_bind_value_head(const cr_node *model, cr_worker_config *w, cr_diagnostics *d)
 {
     static const char key[] = "model_type";
+    const cr_choice_value_head head = (cr_choice_value_head)cri_choice_of("model_args", model, key);
 
+    if (w->value_head == CR_VALUE_HEAD_SCORE) {
+        if (head != CR_VALUE_HEAD_NONE && head != CR_VALUE_HEAD_SCORE)
+            cr_diagnose(d, CR_ERROR, cr_node_get(model, key)->place,
+                        "rewards.%s: model_type: auto_sequence_classification is there for a "
+                        "reward model, no other is",
+                        w->name);
+        return;
+    }
     if (w->task != CR_TASK_VALUE) {
         if (cri_is_in_file(model, key))
             cr_diagnose_unused(d, cr_node_get(model, key)->place, key,
                                "config.json says what the model is, and it is no critic");
         return;
     }
-    w->value_head = (cr_choice_value_head)cri_choice_of("model_args", model, key);
+    if (head == CR_VALUE_HEAD_SCORE)
+        cr_diagnose(d, CR_ERROR, cr_node_get(model, key)->place,
+                    "model_type: auto_sequence_classification is a reward model (docs/rewards.md); "
+                    "a critic is trl or auto_token_classification");
+    w->value_head = head;
     if (w->value_head == CR_VALUE_HEAD_NONE) w->value_head = CR_VALUE_HEAD_TOKENS;
 }
 

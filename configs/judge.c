@@ -177,7 +177,9 @@ static void bind_model(cr_config *c, cr_node *block, cr_reward_config *r, cr_dia
 {
     cr_worker_config *w = &r->judge_model;
 
-    cri_bind_judge_model(c, block, r->domain, w, d);
+    w->task = CR_TASK_GENERATE;
+    w->infer_batch_size = 1;
+    cri_bind_reward_worker(c, block, r->domain, w, d);
     check_model(c, block, r, d);
     w->fsdp_size = w->ulysses_size = w->ep_size = w->efsdp_size = 1;
     if (r->judge.url) {

@@ -57,7 +57,8 @@
     "!aot_unpaired|!apo_down|!discopop|!sft|!sigmoid_norm"
 #define GRAINS      "token|geometric|sequence|segment"
 #define OWN_MASTERS "adapters have float32 masters, and compute in the dtype of the role"
-#define NO_JUDGE    "only a judge of the run's own has a model: judge_model_type: inference"
+#define NO_JUDGE \
+    "only a judge of the run's own (judge_model_type: inference) and a RewardWorker have a model"
 #define NOT_LOADED \
     "with metric_for_best_model the link best in output_dir leads to the best checkpoint"
 #define MAX_64      "9223372036854775807"
@@ -425,8 +426,10 @@ const cri_key cri_keys[] = {
     B("model_args", "disable_gradient_checkpointing", "false", "trainer"),
     NONE("model_args", "gradient_checkpointing_use_reentrant", "a matter of PyTorch"),
     C("model_args", "model_type", NULL,
-      "trl|auto_token_classification|!auto_sequence_classification|!diffusion_module", "critic"),
-    NONE("model_args", "num_labels", "a critic gives one value, no other model has labels"),
+      "trl|auto_token_classification|auto_sequence_classification|!diffusion_module",
+      "critic, reward models"),
+    NONE("model_args", "num_labels",
+         "a critic and a reward model give one value, no other model has labels"),
     R("model_args", "moe_aux_loss_coef", NULL, "0", "trainer"),
     LATER("model_args", "model_config_kwargs", CRI_MAP, "{}", NULL),
     T("model_args", "freeze_module_prefix", NULL, "trainer"),
@@ -590,7 +593,7 @@ const cri_key cri_keys[] = {
     I("wrap_policy", "min_num_params", "0", "0", "trainer"),
     B("wrap_policy", "nested", "false", "trainer"),
 
-    /* ---- reward blocks; judge_model, with a judge of the run's own, has the keys of reward, too ---- */
+    /* ---- reward blocks; judge_model, with a judge of the run's own, and reward_model, with a RewardWorker, have the keys of reward, too ---- */
     K("judge_model", "model_args", "model_args"),
     K("judge_model", "generating_args", "generating_args"),
     K("judge_model", "strategy_args", "strategy_args"),
@@ -598,6 +601,14 @@ const cri_key cri_keys[] = {
     NONE("judge_model", "data_args", "its chats have the template of its model"),
     NONE("judge_model", "infer_batch_size", "max_in_flight says how many chats it has at once"),
     NONE("judge_model", "num_gpus_per_worker", "each process of a judge has one device"),
+    K("reward_model", "model_args", "model_args"),
+    K("reward_model", "strategy_args", "strategy_args"),
+    READ("reward_model", "device_mapping", CRI_DEVICES, NULL, "reward workers"),
+    I("reward_model", "infer_batch_size", "16", "1..65536", "reward workers"),
+    NONE("reward_model", "training_args", "it is not trained"),
+    NONE("reward_model", "generating_args", "it writes nothing"),
+    NONE("reward_model", "data_args", "it reads the token ids of samples as they are"),
+    NONE("reward_model", "num_gpus_per_worker", "each of its workers has one device"),
     T("reward", "worker_cls", NULL, "reward workers"),
     I("reward", "world_size", "1", "1..4096", "launcher"),
     READ("reward", "tag_included", CRI_TEXTS, "[]", "prompts"),
@@ -675,6 +686,7 @@ const cri_reward_class cri_reward_classes[] = {
     {"CrossThinkQARuleRewardWorker", "crossthinkqa"},
     {"GeneralValRuleRewardWorker", "general_val"},
     {"CodeSandboxRewardWorker", "code"},
+    {"RewardWorker", CRI_REWARD_MODEL},
     {"LLMJudgeRewardWorker", "llm_judge"},
     {"RemoteRewardSystemWorker", "remote"},
     {"DetectionRewardWorker", "detection"},

@@ -137,6 +137,7 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
     r->is_failure_left_out = cri_choice_of("reward", block, "on_failure") == 1;
     r->envs = cri_envs_of(block, false, d);
     find_rule(item, r, d);
+    if (r->rule && strcmp(r->rule, CRI_REWARD_MODEL) == 0) cri_bind_reward_model(c, block, r, d);
     cri_bind_code(c, block, r, d);
     check_program(block, r, d);
     cri_bind_terms(c, block, r, d);

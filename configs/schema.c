@@ -13,9 +13,10 @@
 /* A block may extend another. */
 static bool is_in(const char *block, const cri_key *key)
 {
-    static const char *const extends[][2] = {{"rlvr", "run"},       {"sft", "run"},
-                                             {"dpo", "run"},        {"distill", "run"},
-                                             {"teacher", "worker"}, {"judge_model", "reward"}};
+    static const char *const extends[][2] = {
+        {"rlvr", "run"},           {"sft", "run"},        {"dpo", "run"},
+        {"distill", "run"},        {"teacher", "worker"}, {"judge_model", "reward"},
+        {"reward_model", "reward"}};
 
     if (strcmp(key->block, block) == 0) return true;
     for (size_t i = 0; i < CR_COUNT(extends); i++)
@@ -48,6 +49,7 @@ static const char *where_it_belongs(const char *block, const char *name)
         {"teacher", "teacher"},
         {"reward", "the block of a domain in rewards"},
         {"judge_model", "the block of a domain in rewards with judge_model_type: inference"},
+        {"reward_model", "the block of a domain in rewards whose worker_cls is a RewardWorker"},
         {"exchange", "exchange"},
         {"service", "reference.service"},
         {"judge", "judge of a domain in rewards"},
@@ -291,14 +293,21 @@ static bool same_value(cr_yaml *yaml, const cri_key *key, const cr_node *n)
     return is_same;
 }
 
-/* Which keys a block of a map has: a judge that the run starts has a model. */
-static const char *name_of(const cri_key *key, const cr_node *block)
+static const char *text_at(const cr_node *block, const char *key)
 {
-    const cr_node *type = cr_node_get(block, "judge_model_type");
-    bool is_model = strcmp(key->range, "reward") == 0 && type && type->kind == CR_NODE_TEXT &&
-                    strcmp(type->text, "inference") == 0;
+    const cr_node *n = cr_node_get(block, key);
 
-    return is_model ? "judge_model" : key->range;
+    return n && n->kind == CR_NODE_TEXT ? n->text : "";
+}
+
+/* Which keys a block of a map has: a judge that the run starts, and a reward model, have a model. */
+static const char *name_of(const cri_key *key, const struct cr_item *item)
+{
+    const char *cls = text_at(item->value, "worker_cls");
+
+    if (strcmp(key->range, "reward") != 0) return key->range;
+    if (strcmp(text_at(item->value, "judge_model_type"), "inference") == 0) return "judge_model";
+    return cri_is_reward_model(item->key, *cls ? cls : NULL) ? "reward_model" : "reward";
 }
 
 static void check_blocks(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_diagnostics *d)
@@ -308,7 +317,7 @@ static void check_blocks(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_diagn
     for (size_t i = 0; i < n->num; i++)
         if (n->items[i].value->kind == CR_NODE_MAP)
             n->items[i].value =
-                cri_check_block(yaml, name_of(key, n->items[i].value), n->items[i].value, d);
+                cri_check_block(yaml, name_of(key, &n->items[i]), n->items[i].value, d);
         else
             cr_diagnose(d, CR_ERROR, n->items[i].value->place,
                         "%s.%s: a block of keys is expected, not %s", key->name, n->items[i].key,

@@ -49,6 +49,9 @@ typedef struct cri_reward_class {
     const char *cls, *rule;
 } cri_reward_class;
 extern const cri_reward_class cri_reward_classes[];
+#define CRI_REWARD_MODEL "reward_model" /* the rule of a RewardWorker, which has a model */
+/* Has the block of a domain that rule? cls: its worker_cls, or NULL. */
+bool cri_is_reward_model(const char *domain, const char *cls);
 extern const size_t cri_num_reward_classes;
 
 const cri_key *cri_find_key(const char *block, const char *name); /* NULL: unknown */

@@ -327,6 +327,11 @@ static void bind_lora(cr_config *c, cr_node *model, cr_worker_config *w, cr_diag
         if (w->stage || w->freeze_module_prefix)
             cr_diagnose(d, CR_ERROR, place, "%s: all but the adapters is frozen (leave %s out)",
                         key, w->stage ? "stage" : "freeze_module_prefix");
+    } else if (w->value_head == CR_VALUE_HEAD_SCORE) {
+        cr_diagnose(d, CR_ERROR, place,
+                    "rewards.%s: adapters of a reward model are not available yet (croll export "
+                    "--merge makes one model of both)",
+                    w->name);
     } else if (w == &c->infer) {
         if (!are_same_adapters(l, &c->train.lora))
             cr_diagnose_unused(d, place, key,
@@ -468,16 +473,15 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     if (is_train) cri_check_optimizer(w, block, d);
 }
 
-void cri_bind_judge_model(cr_config *c, cr_node *block, const char *domain, cr_worker_config *w,
-                          cr_diagnostics *d)
+void cri_bind_reward_worker(cr_config *c, cr_node *block, const char *domain, cr_worker_config *w,
+                            cr_diagnostics *d)
 {
     w->name = domain;
-    w->task = CR_TASK_GENERATE;
     w->is_given = w->is_needed = true;
-    w->infer_batch_size = 1;
     bind_model(c, cri_block_of(c, block, "model_args", "model_args", d), false, w, d);
-    cri_bind_generating(cri_block_of(c, block, "generating_args", "generating_args", d),
-                        &w->generating, d);
+    if (w->task == CR_TASK_GENERATE)
+        cri_bind_generating(cri_block_of(c, block, "generating_args", "generating_args", d),
+                            &w->generating, d);
     w->envs = cri_envs_of(block, false, d);
     bind_devices(block, w, d);
     bind_strategy(c, cri_block_of(c, block, "strategy_args", "strategy_args", d), w, false, d);

@@ -102,10 +102,13 @@ static cr_status find_role(cr_session *s, const char *file, const char *role, cr
         if (strcmp(cr_role_kinds[r].name, role) == 0) s->keys = cr_role_worker((cr_role)r, c);
     if (strncmp(role, CR_ROLE_REWARDS, strlen(CR_ROLE_REWARDS)) == 0) {
         judged = cr_config_find_reward(c, role + strlen(CR_ROLE_REWARDS));
-        if (!judged || !judged->judge_model.is_given)
-            return cr_fail(err, CR_ECONFIG, "%s: %s is no domain with judge_model_type: inference",
+        if (!judged || !(judged->judge_model.is_given || judged->model.is_given))
+            return cr_fail(err, CR_ECONFIG,
+                           "%s: %s is no domain with judge_model_type: inference, nor with a "
+                           "reward model",
                            file, role);
-        s->keys = &judged->judge_model;
+        s->keys = judged->model.is_given ? &judged->model : &judged->judge_model;
+        s->options.head = cr_model_options_of(s->keys, false).head;
     }
     CR_CHECK(s->keys, "no role %s", role);
     if (!s->keys->is_given)
@@ -255,7 +258,9 @@ int cr_session_num_here(const cr_session *s)
 /* The number of its device that a rank asks for; device_mapping may say none. */
 static int device_of(const cr_session *s, int rank)
 {
-    return rank < s->keys->num_devices ? s->keys->devices[rank] : -1;
+    const int at = rank + s->first_device;
+
+    return at < s->keys->num_devices ? s->keys->devices[at] : -1;
 }
 
 /* Ranks on this host whose devices are the same GPU. */
@@ -328,6 +333,20 @@ static void leave_to_rank_0(const cr_session *s, const cr_command *command, cons
     if (!is_beside_0 && err->status != CR_EPEER) say(s, command, err);
 }
 
+void cr_session_close(cr_session *s)
+{
+    cr_fsdp_destroy(s->fsdp);
+    cr_mesh_destroy(s->mesh);
+    if (s->world) cr_world_close(s->world);
+    cr_full_weights_fini(&s->full);
+    cr_encoder_close(&s->encoder);
+    cr_model_free(s->model);
+    if (s->dev) cr_device_close(s->dev);
+    cr_config_free(&s->config);
+    cr_free(s->more);
+    *s = (cr_session){0};
+}
+
 int cr_session_leave(cr_session *s, const cr_command *command, int code, const cr_err *err)
 {
     const bool has_failed = err->status != CR_OK;
@@ -346,16 +365,7 @@ int cr_session_leave(cr_session *s, const cr_command *command, int code, const c
         fflush(NULL);
         _exit(code); /* broken groups cannot be given back */
     }
-    cr_fsdp_destroy(s->fsdp);
-    cr_mesh_destroy(s->mesh);
-    if (s->world) cr_world_close(s->world);
-    cr_full_weights_fini(&s->full);
-    cr_encoder_close(&s->encoder);
-    cr_model_free(s->model);
-    if (s->dev) cr_device_close(s->dev);
-    cr_config_free(&s->config);
-    cr_free(s->more);
-    *s = (cr_session){0};
+    cr_session_close(s);
     return code;
 }
 

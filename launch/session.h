@@ -52,13 +52,14 @@ typedef struct cr_session {
     cr_dtype dtype;
     int64_t batch_size; /* lines of one forward and rank; samples at a time if it generates */
     int rank, num_ranks;
+    int first_device; /* of device_mapping, of rank 0 */
 } cr_session;
 
 /* words: MODEL, then key=value. */
 CR_MUST cr_status cr_session_read(cr_session *session, cr_session_kind kind, const cr_words *words,
                                   cr_err *err);
 /* The same of a run's FILE: the block of a role ("reference"), with its model, or the judge of a domain
- * ("rewards.llm_judge"), of which every process is one rank with one device. words: FILE, then key=value. is_quiet: errors only. */
+ * or the reward model of a domain ("rewards.llm_judge"), of which every process is one rank with one device. words: FILE, then key=value. is_quiet: errors only. */
 #define CR_ROLE_REWARDS "rewards."
 CR_MUST cr_status cr_session_read_role(cr_session *session, cr_session_kind kind, const char *role,
                                        const cr_words *words, bool is_quiet, cr_err *err);
@@ -102,6 +103,8 @@ CR_MUST cr_status cr_session_cache_bytes(const cr_device_memory *memory, int64_t
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. After a failure on several
  * ranks it ends the process: their groups cannot be closed. */
 int cr_session_leave(cr_session *session, const cr_command *command, int code, const cr_err *err);
+/* Of one rank alone, without a word. {0} is fine. */
+void cr_session_close(cr_session *session);
 /* What lines this model takes. Prompts and messages open the tokenizer when the first one comes. */
 cr_line_rules cr_session_rules(cr_session *session);
 /* Open the tokenizer of MODEL, unless it is open. */

@@ -286,6 +286,10 @@ static void add_value_head(cr_model *model, cri_root *root, cr_head_kind kind)
     cr_module *m = root->head = cri_linear_add(model->root, "score", num_in, 1, true);
 
     root->head_ops = &cri_value_head_ops;
+    if (kind == CR_HEAD_SCORE) { /* its bias stays 0 */
+        m->bias->is_added = true;
+        return;
+    }
     m->weight->alias = join_name(model, "v_head", "summary.weight");
     m->bias->alias = join_name(model, "v_head", "summary.bias");
     m->weight->is_added = m->bias->is_added = true;
@@ -493,15 +497,14 @@ cr_status cr_model_build_with(const json_t *config, const json_t *generation_con
 {
     static const cr_model_options none;
     const cr_model_options *with = options ? options : &none;
-    bool has_value_head = with->head != CR_HEAD_WORDS;
     cr_model *model = CR_NEW(cr_model);
 
     *out = NULL;
     model->own = CR_NEW(cr_model_parts);
     model->own->arena = cr_arena_create(1 << 16);
     model->config.json = json_deep_copy(config);
-    if (cri_config_read(&model->config, model->config.json, generation_config, has_value_head,
-                        err) != CR_OK) {
+    if (cri_config_read(&model->config, model->config.json, generation_config, with->head, err) !=
+        CR_OK) {
         cr_model_free(model);
         return cr_fail_add(err, "config.json");
     }

@@ -201,9 +201,10 @@ static bool has_base(const char *architecture, const cri_family *family)
             strcmp(architecture + num, "ForSequenceClassification") == 0);
 }
 
-static cr_status read_family(cr_model_config *c, const json_t *json, bool has_value_head,
+static cr_status read_family(cr_model_config *c, const json_t *json, cr_head_kind head,
                              const cri_family **family, cr_err *err)
 {
+    const bool has_value_head = head != CR_HEAD_WORDS;
     const json_t *type = cri_json_get(json, "model_type"),
                  *names = cri_json_get(json, "architectures"), *first;
 
@@ -221,14 +222,17 @@ static cr_status read_family(cr_model_config *c, const json_t *json, bool has_va
         return cr_fail(err, CR_EABSENT, "a value head is not available for a '%s'",
                        (*family)->model_type);
     c->architecture = cr_asprintf("%sFor%s", (*family)->prefix,
-                                  has_value_head      ? "TokenClassification"
-                                  : (*family)->vision ? "ConditionalGeneration"
-                                                      : "CausalLM");
+                                  head == CR_HEAD_SCORE ? "SequenceClassification"
+                                  : has_value_head      ? "TokenClassification"
+                                  : (*family)->vision   ? "ConditionalGeneration"
+                                                        : "CausalLM");
     if (!names) return CR_OK;
     first = json_array_get(names, 0);
     if (!json_is_array(names) || (json_array_size(names) && !json_is_string(first)))
         return cr_fail(err, CR_EFORMAT, "'architectures' must be a list of names");
-    if (has_value_head && first && has_base(json_string_value(first), *family)) return CR_OK;
+    if (has_value_head && head != CR_HEAD_SCORE && first &&
+        has_base(json_string_value(first), *family))
+        return CR_OK;
     if (first && strcmp(json_string_value(first), c->architecture) != 0)
         return cr_fail(err, CR_EABSENT, "architecture '%s' is not available (%s is)",
                        json_string_value(first), c->architecture);
@@ -490,7 +494,7 @@ static cr_status read_ids(cr_model_config *c, const json_t *json, const json_t *
 }
 
 cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *generation,
-                          bool has_value_head, cr_err *err)
+                          cr_head_kind head, cr_err *err)
 {
     const cri_family *family = NULL;
     json_t *text;
@@ -498,7 +502,7 @@ cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *
     if (!json_is_object(json)) return cr_fail(err, CR_EFORMAT, "must be a JSON object");
     if (generation && !json_is_object(generation))
         return cr_fail(err, CR_EFORMAT, "generation_config.json must be a JSON object");
-    CR_TRY(read_family(c, json, has_value_head, &family, err));
+    CR_TRY(read_family(c, json, head, &family, err));
     if (family->vision == CRI_VISION_PRISMATIC)
         CR_TRY(cri_prismatic_text(json, &text, err));
     else

@@ -63,6 +63,17 @@ typedef struct cr_layer_config {
 
 enum { CR_MAX_ROPES = 2 };
 
+/* The head of a model, which config.json does not say. */
+typedef enum cr_head_kind {
+    CR_HEAD_WORDS, /* a language model's */
+    /* Transformers' ForTokenClassification with one label: `score`, a Linear with a bias. Files may have it under TRL's
+     * names, v_head.summary, too, in value_head.safetensors beside the model or in it. */
+    CR_HEAD_VALUE,
+    CR_HEAD_VALUE_TRL, /* the same; where files lack it, its first values are TRL's */
+    /* Of a reward model, Transformers' ForSequenceClassification with one label: `score` without a bias, whose values the folder has. */
+    CR_HEAD_SCORE
+} cr_head_kind;
+
 typedef struct cr_model_config {
     char *model_type;   /* "llama", "qwen2", "qwen3", "gemma3_text", "qwen2_5_vl", "qwen3_vl", .. */
     char *architecture; /* "LlamaForCausalLM" */

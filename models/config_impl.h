@@ -35,7 +35,7 @@ const cri_family *cri_family_find(const char *model_type); /* NULL: none */
 
 /* config.c: fill model->config; json stays borrowed. With a value head the file may be that of a causal language model. */
 CR_MUST cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *generation,
-                                  bool has_value_head, cr_err *err);
+                                  cr_head_kind head, cr_err *err);
 void cri_config_fini(cr_model_config *c);
 
 /* ---- values of JSON objects, with sentences that name the key ---- */

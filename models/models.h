@@ -130,14 +130,6 @@ struct cr_model {
     struct cr_model_parts *own; /* memory of the tree */
 };
 
-/* What a model is to have that config.json does not say; {0}: nothing. */
-typedef enum cr_head_kind {
-    CR_HEAD_WORDS, /* a language model's */
-    /* Transformers' ForTokenClassification with one label: `score`, a Linear with a bias. Files may have it under TRL's
-     * names, v_head.summary, too, in value_head.safetensors beside the model or in it. */
-    CR_HEAD_VALUE,
-    CR_HEAD_VALUE_TRL /* the same; where files lack it, its first values are TRL's */
-} cr_head_kind;
 /* LoRA in Linears of decoder layers: attention, MLPs, experts (all of a layer or none) and routers; and in the embedding table. All else is
  * frozen, but for a head that was added, and `saved`. */
 typedef struct cr_adapter_options {

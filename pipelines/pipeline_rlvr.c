@@ -118,7 +118,7 @@ static const cr_row *first_row(const rlvr *s, int block, size_t *num)
     return first;
 }
 
-/* Those that the run has started. */
+/* Models that score: those that the run has started, and that workers will have. */
 static cr_status check_judges(const rlvr *s, cr_err *err)
 {
     for (size_t d = 0; d < s->c->num_rewards; d++) {
@@ -126,6 +126,9 @@ static cr_status check_judges(const rlvr *s, cr_err *err)
         const cr_row *first = first_row(s, (int)d, &num);
         if (s->c->rewards[d].judge_model.is_given && first)
             CR_TRY(check_judge(s, &s->c->rewards[d], first->json, err));
+        if (s->c->rewards[d].model.is_given && first)
+            CR_TRY(cr_reward_program_check(s->c, s->run->config_path, &s->c->rewards[d],
+                                           first->text, err));
     }
     return CR_OK;
 }
@@ -153,10 +156,12 @@ static cr_status check_rewards(rlvr *s, cr_err *err)
                    "%zu row%s of %s will never be drawn: domain_interleave_probs gives it no share",
                    num, num == 1 ? "" : "s", r->domain);
         if (!first) cr_log(CR_LOG_INFO, "data", "no row has the reward %s", r->domain);
-        if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first->text, err));
+        if (r->exec && first) cr_note(cr_reward_program_check(s->c, "", r, first->text, err));
         if (r->judge.url && !r->judge_model.is_given && first)
             cr_note(check_judge(s, r, first->json, err));
         if (r->rule && strcmp(r->rule, "code") == 0) cr_note(check_code(s->c, r, err));
+        if (r->model.is_given && cr_vocabulary_check(s->c, &r->model, s->tokenizer, err) != CR_OK)
+            cr_fail_add(err, "rewards");
     }
     return err->status;
 }

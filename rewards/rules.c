@@ -112,6 +112,7 @@ cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err)
     const char *gold;
 
     if (rule && !cr_rule_has_ground_truth(rule)) return CR_OK;
+    if (strcmp(name, "reward_model") == 0) return CR_OK; /* it reads token ids alone */
     if (strcmp(name, "code") == 0) return cr_code_check_row(row, err);
     CR_TRY(cr_rule_take_ground_truth(row, err));
     gold = cr_rule_text(row, "ground_truth");
@@ -156,7 +157,8 @@ char *cr_rule_answer(const char *rule, const cr_rule_args *a)
     if (strcmp(rule, "math_rule") == 0)
         return cr_math_answer(prompt ? prompt : "", a->response, a->response_bytes, a->deadline_s);
     if (strcmp(rule, "ifeval") == 0 || strcmp(rule, "llm_judge") == 0 ||
-        strcmp(rule, "remote") == 0 || strcmp(rule, "code") == 0 || strcmp(rule, "detection") == 0)
+        strcmp(rule, "remote") == 0 || strcmp(rule, "code") == 0 ||
+        strcmp(rule, "detection") == 0 || strcmp(rule, "reward_model") == 0)
         return whole_response(a);
     if (strcmp(rule, "video_r1") == 0) return cr_video_r1_answer(a->response, a->response_bytes);
     return cr_choice_answer(a->response, a->response_bytes);

@@ -10,22 +10,25 @@ cr_status cr_reward_program_open(const cr_config *config, const char *config_pat
                                  const cr_reward_config *reward, const char *exec, double limit_s,
                                  int number, cr_reward_program *out, cr_err *err)
 {
-    *out = (cr_reward_program){.is_own = exec || reward->exec};
+    const bool is_own = exec || reward->exec;
+
+    *out = (cr_reward_program){.takes_ids = is_own || reward->model.is_given};
     out->args.env = reward->envs;
     out->args.limit_s = limit_s > 0 ? limit_s : config->reward_timeout;
     out->args.max_in_flight =
-        out->is_own || cr_reward_takes_many(reward) ? (size_t)reward->max_in_flight : 1;
-    if (out->is_own) {
+        is_own || cr_reward_takes_many(reward) ? (size_t)reward->max_in_flight : 1;
+    if (is_own) {
         CR_TRY(cr_split_words(exec ? exec : reward->exec, &out->words, err));
     } else {
-        char *const score[] = {out->self_path = cr_self_path(),
-                               cr_word("score"),
-                               reward->domain,
-                               cr_word("--config"),
-                               cr_word(config_path),
-                               reward->judge_model.is_given ? cr_word("--judge") : NULL,
-                               out->number = cr_asprintf("%d", number),
-                               NULL};
+        char *const score[] = {
+            out->self_path = cr_self_path(),
+            cr_word("score"),
+            reward->domain,
+            cr_word("--config"),
+            cr_word(config_path),
+            reward->judge_model.is_given || reward->model.is_given ? cr_word("--judge") : NULL,
+            out->number = cr_asprintf("%d", number),
+            NULL};
         out->words = cr_alloc(sizeof score);
         memcpy(out->words, score, sizeof score);
     }
@@ -38,7 +41,7 @@ void cr_reward_program_close(cr_reward_program *program)
     cr_free(program->words);
     cr_free(program->self_path);
     cr_free(program->number);
-    *program = (cr_reward_program){.is_own = false};
+    *program = (cr_reward_program){.takes_ids = false};
 }
 
 static void add_ids(cr_buf *out, const char *key, const int32_t *ids, size_t num)
@@ -117,13 +120,14 @@ static cr_status ask_probe(const cr_reward_program *program, const char *row, cr
     return err->status;
 }
 
-cr_status cr_reward_program_check(const cr_config *config, const cr_reward_config *reward,
-                                  const char *row, cr_err *err)
+cr_status cr_reward_program_check(const cr_config *config, const char *config_path,
+                                  const cr_reward_config *reward, const char *row, cr_err *err)
 {
     cr_reward_program program;
 
-    if (cr_reward_program_open(config, "", reward, NULL, 0, 0, &program, err) == CR_OK)
+    if (cr_reward_program_open(config, config_path, reward, NULL, 0, 0, &program, err) == CR_OK)
         cr_note(ask_probe(&program, row, err));
     cr_reward_program_close(&program);
-    return cr_fail_add(err, "rewards.%s.exec: %s", reward->domain, reward->exec);
+    return reward->exec ? cr_fail_add(err, "rewards.%s.exec: %s", reward->domain, reward->exec)
+                        : cr_fail_add(err, "rewards.%s", reward->domain);
 }

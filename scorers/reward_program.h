@@ -13,7 +13,7 @@ typedef struct cr_reward_program {
     cr_scorer_args args; /* what it points to is owned */
     char **words, **env, *text;
     char *self_path, *number; /* owned; NULL with exec */
-    bool is_own;              /* exec, not a built-in rule */
+    bool takes_ids;           /* of prompts and responses: exec, and a reward model */
 } cr_reward_program;
 
 /* config_path: the file that `croll score` reads again; limit_s <= 0: reward_timeout; number: of the worker, which
@@ -36,7 +36,8 @@ CR_MUST cr_status cr_reward_line_write(const cr_reward_line *line, cr_buf *out, 
 
 /* Start the program and ask it one line: this row with an empty response. CR_ECONFIG: it cannot be
  * started, ends, is late or answers wrongly. */
-CR_MUST cr_status cr_reward_program_check(const cr_config *config, const cr_reward_config *reward,
-                                          const char *row, cr_err *err);
+CR_MUST cr_status cr_reward_program_check(const cr_config *config, const char *config_path,
+                                          const cr_reward_config *reward, const char *row,
+                                          cr_err *err);
 
 #endif

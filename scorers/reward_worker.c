@@ -94,8 +94,8 @@ static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
                                .finish = q.finish.data,
                                .num_ids = q.ids.num,
                                .num_prompt_ids = row->ids.num};
-        line.ids = w->program.is_own ? q.ids.data : NULL;
-        line.prompt_ids = w->program.is_own ? row->ids.data : NULL;
+        line.ids = w->program.takes_ids ? q.ids.data : NULL;
+        line.prompt_ids = w->program.takes_ids ? row->ids.data : NULL;
         if (cr_reward_line_write(&line, &text, err) == CR_OK)
             cr_scorer_put(w->scorer, entry->id, &text, line.num_ids);
     }

@@ -125,19 +125,20 @@ static cr_status check_tree(const cr_config *c, const struct cr_role_ranks *rank
     return w->task == CR_TASK_GENERATE ? check_tokenizer(w->model_path, err) : CR_OK;
 }
 
-/* The model of a judge that the run starts, read as the judge will. */
-static cr_status check_judge(const cr_reward_config *r, cr_err *err)
+/* The model of a judge that the run starts, or of a reward, read as it will. */
+static cr_status check_reward(const cr_worker_config *w, cr_err *err)
 {
+    const cr_model_options options = cr_model_options_of(w, false);
     cr_weights *weights = NULL;
     cr_model *model = NULL;
 
-    if (cr_model_open(r->judge_model.model_path, &model, err) == CR_OK &&
-        cr_model_prepare(model, &r->judge_model, true, err) == CR_OK)
-        cr_note(cr_weights_open(r->judge_model.model_path, model, &weights, err));
+    if (cr_model_open_with(w->model_path, &options, &model, err) == CR_OK &&
+        cr_model_prepare(model, w, true, err) == CR_OK)
+        cr_note(cr_weights_open(w->model_path, model, &weights, err));
     cr_weights_close(weights);
     cr_model_free(model);
     CR_TRY(err->status);
-    return check_tokenizer(r->judge_model.model_path, err);
+    return check_tokenizer(w->model_path, err);
 }
 
 /* Where the file says the model of a block: its own key, or pretrain. */
@@ -166,7 +167,9 @@ static void check_models(const cr_config *c, cr_diagnostics *d)
     for (size_t i = 0; i < c->num_rewards; i++) {
         char *name = cr_asprintf("rewards.%s", c->rewards[i].domain);
         cr_err err = {0};
-        if (c->rewards[i].judge_model.is_given && check_judge(&c->rewards[i], &err) != CR_OK)
+        const cr_reward_config *r = &c->rewards[i];
+        const cr_worker_config *w = r->model.is_given ? &r->model : &r->judge_model;
+        if (w->is_given && check_reward(w, &err) != CR_OK)
             cr_diagnose(d, CR_ERROR, place_of_model(c, name), "%s: %s", name, err.msg);
         cr_free(name);
     }

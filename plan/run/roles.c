@@ -288,6 +288,25 @@ out:
     return cr_fail_add(err, "rewards.%s", w->name);
 }
 
+/* Of the rule reward_model: each worker has the model whole. */
+static cr_status plan_reward_model(const cr_plan *p, const cr_worker_config *w, cr_plan_role *out,
+                                   cr_err *err)
+{
+    cr_plan_batch batch = p->batch;
+    cr_model *model = NULL;
+
+    *out = (cr_plan_role){.name = w->name};
+    batch.num_infer = w->infer_batch_size;
+    batch.infer_tokens = 0;
+    batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, w->num_devices));
+    batch.base_forwards = 0;
+    if (open_model(w->model_path, w, CR_TASK_VALUE, &model, err) == CR_OK &&
+        cr_plan_run(model, w, 1, &batch, out, err) == CR_OK)
+        out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
+    cr_model_free(model);
+    return cr_fail_add(err, "rewards.%s", w->name);
+}
+
 cr_status cr_plan_roles(cr_plan *p, cr_err *err)
 {
     const cr_config *c = &p->config;
@@ -306,10 +325,13 @@ cr_status cr_plan_roles(cr_plan *p, cr_err *err)
                                              : plan_score(p, w, role, err));
     }
     for (size_t i = 0; i < c->num_rewards; i++) {
-        const cr_worker_config *w = &c->rewards[i].judge_model;
+        const cr_reward_config *r = &c->rewards[i];
+        const cr_worker_config *w = r->model.is_given ? &r->model : &r->judge_model;
+        cr_plan_role *role = &p->role[p->num_roles];
         if (!w->is_given || !w->num_devices || !w->model_path) continue;
-        p->worker[p->num_roles] = w;
-        CR_TRY(plan_judge(p, w, &p->role[p->num_roles++], err));
+        p->worker[p->num_roles++] = w;
+        CR_TRY(r->model.is_given ? plan_reward_model(p, w, role, err)
+                                 : plan_judge(p, w, role, err));
     }
     return CR_OK;
 }

@@ -141,6 +141,7 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     SHOW(r->judge.ca_file), SHOW(r->judge.connections), SHOW(r->judge_prompt);
     SHOW(r->judge_fields), SHOW(r->judge_answer.pattern), SHOW(r->judge_answer.field);
     show_worker(out, &r->judge_model);
+    show_worker(out, &r->model);
     SHOW(r->reward_manager);
     SHOW(r->judge_answer.min), SHOW(r->judge_answer.max), SHOW(r->judge_answer.is_number);
     SHOW(r->code.service.url), SHOW(r->code.use_local), SHOW(r->code.is_open);
@@ -320,6 +321,7 @@ static const struct {
     {"judge", "rewards.math_rule.judge."},
     {"judge_answer", "rewards.math_rule.judge_answer."},
     {"judge_model", "rewards.ifeval."},
+    {"reward_model", "rewards.ifeval."},
     {"remote", "rewards.math_rule.remote."},
     {"overlong", "rewards.math_rule.overlong_buffer."},
     {"query_filter", "rewards.math_rule.query_filter_config."},
@@ -328,6 +330,9 @@ static const struct {
 
 #define OWN_JUDGE                                                                            \
     "rewards.ifeval={worker_cls: roll.x.LLMJudgeRewardWorker, judge_model_type: inference, " \
+    "model_args: {model_name_or_path: judge}, device_mapping: [5, 6]}"
+#define REWARD_MODEL                                    \
+    "rewards.ifeval={worker_cls: roll.x.RewardWorker, " \
     "model_args: {model_name_or_path: judge}, device_mapping: [5, 6]}"
 #define FORMAT "rewards.math_rule.worker_cls=FormatRuleRewardWorker"
 #define LENGTH "rewards.math_rule.worker_cls=LengthRuleRewardWorker"
@@ -487,6 +492,8 @@ static const struct {
     {"reward", "judge_prompt", "is {response} right?", {"rewards.math_rule.judge=http://host"}},
     {"reward", "judge_model_type", "inference", {NULL}},
     {"judge_model", "device_mapping", "[7]", {OWN_JUDGE}},
+    {"reward_model", "device_mapping", "[7]", {REWARD_MODEL}},
+    {"reward_model", "infer_batch_size", "5", {REWARD_MODEL}},
     {"reward",
      "code_url",
      "http://other",
