@@ -104,6 +104,7 @@ static cr_status pack_images(cr_trainer *t, const cr_samples *s, const size_t *o
                 &t->images,
                 &(cr_seq_images){p->grid, 1, p->values, (size_t)(p->num_patches * p->patch_dim)});
         }
+        cr_packed_images_end_seq(&t->images);
     }
     cr_note(cr_packed_images_end(&t->images, &t->a->model->config, batch, err));
 out:
