@@ -9,6 +9,7 @@
 #include "actors/distribution.h"
 #include "mesh/mesh.h"
 #include "models/weights.h"
+#include "samples/items/loader.h"
 #include "samples/messages.h"
 #include "samples/protocol.h"
 #include "text/tokenizer.h"
@@ -22,6 +23,7 @@ struct cr_generator {
     cr_weight_copy *weights;
     cr_full_weights own; /* val_only: of its MODEL, in place of weights */
     cr_engine *engine;
+    cr_item_loader *loader; /* opened with the first prompt that has images */
     cr_tokenizer *tokenizer;
     bool is_shared;    /* its devices: the engine sleeps between rollouts */
     bool is_loaded;    /* the engine has packed the weights that it generates with */
@@ -122,6 +124,7 @@ void cr_generator_close(cr_generator *g)
 {
     if (!g) return;
     cr_engine_destroy(g->engine);
+    cr_item_loader_destroy(g->loader);
     cr_weight_copy_destroy(g->weights);
     cr_full_weights_fini(&g->own);
     cr_tokenizer_close(g->tokenizer);
@@ -151,11 +154,33 @@ static void request_free(request *r)
     cr_free(r);
 }
 
+/* Images of a prompt, for the engine. */
+static cr_status load_images(cr_generator *g, const cr_item_refs *refs, cr_prompt_images *out,
+                             cr_err *err)
+{
+    cr_image_item *items;
+
+    if (!refs->num) return CR_OK;
+    if (!g->loader)
+        CR_TRY(cr_item_loader_open(g->a->ranks->worker->model_path, g->a->config, &g->loader, err));
+    CR_TRY(cr_item_loader_load(g->loader, g->a->x, refs, 1, err));
+    items = CR_NEW_ARRAY(cr_image_item, refs->num);
+    for (size_t i = 0; i < refs->num; i++) {
+        const uint64_t *digest = refs->digests + CR_ITEM_DIGEST * i;
+        cr_item_digest_text(digest, items[i].digest);
+        items[i].patches = *cr_item_loader_get(g->loader, digest);
+    }
+    cr_prompt_images_make(items, refs->num, out);
+    cr_free(items);
+    return CR_OK;
+}
+
 static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
 {
     const cr_config *c = g->a->config;
     request *r = CR_NEW(request);
     const cr_prompt *p = &r->prompt;
+    cr_prompt_images images = {0};
     cr_generating how;
 
     r->entry = *entry;
@@ -171,10 +196,12 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
     how = cr_generating_of(
         c, cr_worker_generating(p->is_validation ? &c->validation : &c->infer, block_of(r, 0)));
     if (p->is_validation) how.log_probs = CR_LOG_PROBS_RAW; /* not trained on */
-    CR_TRY_GOTO(bad, cr_engine_submit(g->engine, p->ids.data, p->ids.num, p->samples.data,
-                                      p->samples.num, &how, r, err));
+    CR_TRY_GOTO(bad, load_images(g, &p->items, &images, err));
+    CR_TRY_GOTO(bad, cr_engine_submit_images(g->engine, p->ids.data, p->ids.num, &images,
+                                             p->samples.data, p->samples.num, &how, r, err));
     return CR_OK;
 bad:
+    cr_prompt_images_free(&images);
     cr_fail_add(err, "prompt %s", entry->id);
     request_free(r);
     return err->status;

@@ -10,14 +10,14 @@
 static void list_features(cri_request_images *im, const cr_model_config *c, const int32_t *prompt,
                           int64_t num_prompt)
 {
-    int64_t item = -1, left = 0;
+    int64_t item = -1, left = 0, num = (int64_t)im->own.seq.num;
     int32_t next = 0;
     uint64_t key = 0;
 
     for (int64_t t = 0; t < num_prompt; t++) {
         uint64_t *of_block = &im->key[t / CR_KV_BLOCK];
         im->feature[t] = -1;
-        if (prompt[t] != c->vision->image_id) continue;
+        if (prompt[t] != c->vision->image_id || (left == 0 && item + 1 == num)) continue;
         if (left == 0) {
             const int32_t *grid = im->own.grid + 3 * ++item;
             left = cr_vision_item_tokens(c, grid);
@@ -40,10 +40,12 @@ static void find_positions(cri_request_images *im, const cr_model_config *c, con
     const int32_t cu_seqlens[] = {0, (int32_t)num_prompt};
     const cr_batch batch = {
         .ids = prompt, .cu_seqlens = cu_seqlens, .num_tokens = num_prompt, .num_seqs = 1};
-    const cr_vision_input in = cr_seq_images_input(c, &im->own.seq);
+    const int32_t items[] = {0, (int32_t)im->own.seq.num};
+    cr_vision_input in = cr_seq_images_input(c, &im->own.seq);
     int32_t max = -1;
     cr_err err = {0};
 
+    in.seq_items = items;
     im->mrope = CR_NEW_ARRAY(int32_t, 3 * num_prompt);
     CR_CHECK(cr_vision_positions(c, &batch, &in, im->mrope, &err) == CR_OK, "%s", err.msg);
     for (int64_t i = 0; i < 3 * num_prompt; i++)

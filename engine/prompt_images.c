@@ -9,11 +9,11 @@ static void reserve(cr_prompt_images *out, size_t num, size_t num_pixels)
 {
     out->grid = CR_NEW_ARRAY(int32_t, 3 * num);
     out->digest = cr_alloc(num * sizeof *out->digest);
-    if (!out->pixels) out->pixels = CR_NEW_ARRAY(float, num_pixels);
+    out->pixels = CR_NEW_ARRAY(float, num_pixels);
     out->seq = (cr_seq_images){out->grid, num, out->pixels, num_pixels};
 }
 
-void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *out)
+void cr_prompt_images_make(const cr_image_item *items, size_t num, cr_prompt_images *out)
 {
     size_t num_pixels = 0;
 
@@ -21,10 +21,6 @@ void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *o
     if (!num) return;
     for (size_t i = 0; i < num; i++)
         num_pixels += (size_t)(items[i].patches.num_patches * items[i].patches.patch_dim);
-    if (num == 1) {
-        out->pixels = items[0].patches.values;
-        items[0].patches.values = NULL;
-    }
     reserve(out, num, num_pixels);
     num_pixels = 0;
     for (size_t i = 0; i < num; i++) {
@@ -32,7 +28,7 @@ void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *o
         size_t n = (size_t)(p->num_patches * p->patch_dim);
         memcpy(out->grid + 3 * i, p->grid, sizeof p->grid);
         memcpy(out->digest[i], items[i].digest, sizeof *out->digest);
-        if (p->values) memcpy(out->pixels + num_pixels, p->values, n * sizeof(float));
+        memcpy(out->pixels + num_pixels, p->values, n * sizeof(float));
         num_pixels += n;
     }
 }

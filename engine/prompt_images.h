@@ -1,6 +1,6 @@
 /* prompt_images.h -- the images of a prompt as an engine takes them: their values, and what each was made from.
  *
- * Values are large, so they are made once and change their owner.
+ * Values are large, so they change their owner.
  */
 #ifndef CR_PROMPT_IMAGES_H
 #define CR_PROMPT_IMAGES_H
@@ -16,8 +16,8 @@ typedef struct cr_prompt_images {
     char (*digest)[CR_DIGEST_TEXT]; /* [seq.num] of their files */
 } cr_prompt_images;
 
-/* From items with values, which may lose them. */
-void cr_prompt_images_take(cr_image_item *items, size_t num, cr_prompt_images *out);
+/* From items with values. */
+void cr_prompt_images_make(const cr_image_item *items, size_t num, cr_prompt_images *out);
 /* Between processes: a multiple of 8 bytes is appended; a copy is taken from those, and their number returned. */
 void cr_prompt_images_put(const cr_prompt_images *images, cr_buf *to);
 size_t cr_prompt_images_get(const char *data, cr_prompt_images *out);

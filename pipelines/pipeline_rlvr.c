@@ -69,11 +69,6 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
     if (err->status == CR_OK) cr_prompt_report(&maker, from->name);
     cr_prompt_maker_close(&maker);
     CR_TRY(err->status);
-    for (size_t i = 0; i < data->num_rows; i++)
-        if (data->rows[i].num_images)
-            return cr_fail(err, CR_ECONFIG,
-                           "%s: row %d has images, which generation does not take yet", from->name,
-                           data->rows[i].line);
     return data->num_rows
                ? CR_OK
                : cr_fail(err, CR_ECONFIG, "%s: its files (%s%s) have no row to take", from->name,

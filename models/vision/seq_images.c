@@ -24,7 +24,7 @@ cr_vision_input cr_seq_images_input(const cr_model_config *c, const cr_seq_image
 cr_status cr_seq_images_check(const cr_model_config *c, const int32_t *ids, size_t num_ids,
                               const cr_seq_images *images, cr_err *err)
 {
-    const int32_t cu_seqlens[] = {0, (int32_t)num_ids};
+    const int32_t cu_seqlens[] = {0, (int32_t)num_ids}, items[] = {0, (int32_t)images->num};
     const cr_batch batch = {
         .ids = ids, .cu_seqlens = cu_seqlens, .num_tokens = (int64_t)num_ids, .num_seqs = 1};
     cr_vision_input input;
@@ -42,6 +42,7 @@ cr_status cr_seq_images_check(const cr_model_config *c, const int32_t *ids, size
     }
     input = cr_seq_images_input(c, images);
     input.num_patches = num_patches;
+    input.seq_items = items;
     CR_TRY(cr_vision_positions(c, &batch, &input, NULL, err));
     if ((int64_t)images->num_pixels == num_patches * c->vision->patch_dim) return CR_OK;
     return cr_fail(err, CR_EARG,

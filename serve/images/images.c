@@ -1,6 +1,7 @@
 /* images.c -- see images.h. */
 #include "serve/images/images.h"
 #include "base/limits.h"
+#include "images/reader.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -80,13 +81,13 @@ cr_status cr_serve_images_read(cr_serve_images *s, const json_t *messages, int64
     return err->status;
 }
 
-cr_status cr_serve_images_take(const cr_serve_images *s, cr_image_items *items, const int32_t *ids,
-                               size_t num_ids, cr_prompt_images *out, int64_t *num_bytes,
-                               cr_err *err)
+cr_status cr_serve_images_take(const cr_serve_images *s, const cr_image_items *items,
+                               const int32_t *ids, size_t num_ids, cr_prompt_images *out,
+                               int64_t *num_bytes, cr_err *err)
 {
     long long max_bytes = (long long)cr_memory_limit() / 8, before;
 
-    cr_prompt_images_take(items->item, items->num, out);
+    cr_prompt_images_make(items->item, items->num, out);
     *num_bytes = (int64_t)(out->seq.num_pixels * sizeof(float));
     before = atomic_fetch_add(&held_bytes, *num_bytes);
     if (before + *num_bytes > max_bytes)

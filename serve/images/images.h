@@ -28,9 +28,9 @@ bool cr_serve_image_part(const json_t *part, const json_t **url);
 /* Images of messages, with values. Free items with cr_image_items_free. */
 CR_MUST cr_status cr_serve_images_read(cr_serve_images *images, const json_t *messages,
                                        int64_t max_tokens, cr_image_items *out, cr_err *err);
-/* The values of items, which lose them, for a prompt of these ids. CR_EARG: they do not fit it. CR_EABSENT: the service has no memory for
+/* The values of items for a prompt of these ids. CR_EARG: they do not fit it. CR_EABSENT: the service has no memory for
  * them now. Give back with cr_serve_images_drop, also what an engine took over. */
-CR_MUST cr_status cr_serve_images_take(const cr_serve_images *images, cr_image_items *items,
+CR_MUST cr_status cr_serve_images_take(const cr_serve_images *images, const cr_image_items *items,
                                        const int32_t *ids, size_t num_ids, cr_prompt_images *out,
                                        int64_t *num_bytes, cr_err *err);
 void cr_serve_images_drop(cr_prompt_images *images, int64_t num_bytes);

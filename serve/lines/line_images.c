@@ -23,7 +23,7 @@ void cr_line_images_take(cr_session *s, cr_line *line, cr_prompt_images *out)
 
     *out = (cr_prompt_images){0};
     if (items->num && !line->error) {
-        cr_prompt_images_take(items->item, items->num, out);
+        cr_prompt_images_make(items->item, items->num, out);
         if (cr_seq_images_check(&s->model->config, line->ids, line->num_ids, &out->seq, &why) !=
             CR_OK)
             cr_line_fail(line, why.msg);

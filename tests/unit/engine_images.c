@@ -439,7 +439,7 @@ static void prefixes_hash_images(void **state)
 static void wrong_images(void **state)
 {
     const way w = {families[0], CR_F32, 1, 4, 80, 0, false};
-    static const char *const sentences[] = {"needs 42 placeholders", "has no placeholders in",
+    static const char *const sentences[] = {"needs 42 placeholders", "has no placeholders",
                                             "has a grid of 1 x 3 x 14", "patches of",
                                             "a qwen3 has no images"};
     way text = w;
