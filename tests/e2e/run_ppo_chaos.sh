@@ -17,26 +17,26 @@ numbers() {
 
 resume=()
 for life in 1 2 3 4; do
-    words hurt "${keys[@]}" max_steps=100000 "${resume[@]}"
-    log=$tmp/hurt$life.log code=0
+    words killed "${keys[@]}" max_steps=100000 "${resume[@]}"
+    log=$tmp/killed$life.log code=0
     "${words[@]}" >$log 2>&1 </dev/null &
     pid=$!
-    steps hurt $((2 * life - 1))
-    kill -9 $(rank_of hurt $((4 + life % 2))) # the critic's are the last two
+    steps killed $((2 * life - 1))
+    kill -9 $(rank_of killed $((4 + life % 2))) # the critic's are the last two
     wait $pid || code=$?
     [ $code != 0 ] && grep -q "critic rank $((life % 2))" $log || fail "life $life: exit code $code"
-    nothing_left hurt
+    nothing_left killed
     resume=(resume_from_checkpoint=true)
 done
-last=$(($(wc -l <$tmp/hurt/metrics.jsonl) + 2))
-job hurt "${keys[@]}" max_steps=$last resume_from_checkpoint=true
+last=$(($(wc -l <$tmp/killed/metrics.jsonl) + 2))
+job killed "${keys[@]}" max_steps=$last resume_from_checkpoint=true
 [ $code = 0 ] || fail "the last life: exit code $code"
 job whole "${keys[@]}" max_steps=$last
 [ $code = 0 ] || fail "exit code $code"
 [ "$(values critic/grad_norm $tmp/whole/metrics.jsonl | wc -l)" = $last ] || fail "steps without a critic"
-diff <(numbers $tmp/whole/metrics.jsonl) <(numbers $tmp/hurt/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "other numbers"; }
-diff -r $tmp/whole/rollouts $tmp/hurt/rollouts >$tmp/diff || { log=$tmp/diff; fail "other samples"; }
+diff <(numbers $tmp/whole/metrics.jsonl) <(numbers $tmp/killed/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "other numbers"; }
+diff -r $tmp/whole/rollouts $tmp/killed/rollouts >$tmp/diff || { log=$tmp/diff; fail "other samples"; }
 for f in actor_train/model.safetensors critic/model.safetensors state/critic.master state/critic.m state/critic.v; do
-    cmp $tmp/whole/latest/$f $tmp/hurt/latest/$f || fail "another $f"
+    cmp $tmp/whole/latest/$f $tmp/killed/latest/$f || fail "another $f"
 done
 echo ok
