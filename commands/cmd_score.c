@@ -2,7 +2,7 @@
 #include "base/children.h"
 #include "commands/commands.h"
 #include "configs/configs.h"
-#include "launch/reward_model.h"
+#include "launch/rewards/reward_model.h"
 #include "reports/rollout_files.h"
 #include "rewards/rules.h"
 #include "scorers/code/code.h"

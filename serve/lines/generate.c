@@ -516,7 +516,7 @@ static cr_status generate(void *ctx, cr_session *s, const char *device, cr_lines
     a->load = CR_NEW_ARRAY(int64_t, s->num_ranks);
     a->offsets = CR_NEW_ARRAY(size_t, s->num_ranks + 1);
     if (s->rank == 0) cr_buf_add(&a->sent, &last, sizeof last);
-    cr_line_images_expect(s, a->args->image_folder);
+    CR_TRY(cr_line_images_expect(s, &a->args->images, err));
     a->rules = cr_session_rules(s);
     if (a->args->prompt && s->rank == 0) CR_TRY(submit_prompt(a, a->args->prompt, err));
     return answer_all(a, err);

@@ -7,6 +7,7 @@
 #define CR_GENERATE_H
 
 #include "kernels/sampling_ranges.h" /* defaults, for the command's options */
+#include "serve/lines/line_images.h"
 #include "serve/lines/lines_run.h"
 
 #define CR_NOT_GIVEN INT64_MIN
@@ -19,8 +20,8 @@ typedef struct cr_generate_args {
     double presence_penalty, frequency_penalty;
     int64_t min_new_tokens;
     cr_words stop;
-    bool has_json;            /* an object a completion, else its text */
-    const char *image_folder; /* where paths of images begin, or NULL */
+    bool has_json; /* an object a completion, else its text */
+    cr_line_image_words images;
 } cr_generate_args;
 
 /* Returns the exit code of the command. */

@@ -1,6 +1,7 @@
 /* reward_model.c -- see reward_model.h. */
-#include "launch/reward_model.h"
+#include "launch/rewards/reward_model.h"
 #include "launch/session.h"
+#include "rewards/rule.h"
 #include "scorers/input.h"
 
 #include <math.h>

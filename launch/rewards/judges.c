@@ -1,5 +1,5 @@
 /* judges.c -- see judges.h. */
-#include "launch/judges.h"
+#include "launch/rewards/judges.h"
 
 #include <signal.h>
 #include <stdio.h>
