@@ -509,6 +509,7 @@ const cri_key cri_keys[] = {
     I("data_args", "image_max_pixels", NULL, "1", "images"),
     I("data_args", "image_min_pixels", NULL, "1", "images"),
     C("data_args", "broken_image", "error", "error|drop", "rows"), /* croll's own */
+    C("data_args", "image_alpha", "drop", "drop|white", "images"), /* croll's own */
     LATER("data_args", "video_folder", CRI_TEXT, NULL, NULL),
     LATER("data_args", "video_max_pixels", CRI_ANY, NULL, NULL),
     LATER("data_args", "video_min_pixels", CRI_ANY, NULL, NULL),

@@ -61,6 +61,7 @@ static void bind_data(const cr_node *block, const char *role, cr_data_args *a, c
     a->columns = cri_columns_of(block, &a->num_columns, d);
     a->drops_unknown_tags = cri_choice_of("data_args", block, "unknown_tag") == 1;
     a->drops_broken_images = cri_choice_of("data_args", block, "broken_image") == 1;
+    a->has_white_alpha = cri_choice_of("data_args", block, "image_alpha") == 1;
     a->image_folder = cri_text_of(block, "image_folder");
     a->image_min_pixels = cri_int_of(block, "image_min_pixels");
     a->image_max_pixels = cri_int_of(block, "image_max_pixels");
@@ -527,10 +528,11 @@ static void inherit(cr_config *c, cr_node *to, const cr_node *from, const char *
 /* One processor cuts the images of a run. */
 static void check_limits(const cr_config *c, const cr_node *block, cr_diagnostics *d)
 {
-    static const char *const keys[] = {"image_min_pixels", "image_max_pixels"};
+    static const char *const keys[] = {"image_min_pixels", "image_max_pixels", "image_alpha"};
     const cr_data_args *a = &c->train.data, *b = &c->validation.data;
     const bool differs[] = {a->image_min_pixels != b->image_min_pixels,
-                            a->image_max_pixels != b->image_max_pixels};
+                            a->image_max_pixels != b->image_max_pixels,
+                            a->has_white_alpha != b->has_white_alpha};
 
     for (size_t i = 0; i < CR_COUNT(keys) && c->has_validation; i++)
         if (differs[i])
@@ -555,6 +557,7 @@ void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diag
     inherit(c, to, from, "tag");
     inherit(c, to, from, "unknown_tag");
     inherit(c, to, from, "broken_image");
+    inherit(c, to, from, "image_alpha");
     inherit(c, to, from, "image_folder");
     inherit(c, to, from, "image_min_pixels");
     inherit(c, to, from, "image_max_pixels");

@@ -30,7 +30,7 @@ typedef struct cr_data_args {
     size_t num_file_names;
     char *template;
     char *messages, *prompt, *tag; /* names of columns; messages, prompt: NULL: none */
-    bool drops_unknown_tags, drops_broken_images;
+    bool drops_unknown_tags, drops_broken_images, has_white_alpha;
     char *image_folder; /* where paths of images begin, or NULL */
     int64_t image_min_pixels,
         image_max_pixels; /* of a resized image; 0: as the model folder has it */

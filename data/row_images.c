@@ -63,7 +63,23 @@ void cr_row_images_close(cr_row_images *r)
 {
     cr_image_items_free(&r->items);
     cr_image_reader_destroy(r->reader);
+    cr_free(r->model_type);
     *r = (cr_row_images){0};
+}
+
+static cr_status read_model_type(cr_row_images *r, const char *model_folder, cr_err *err)
+{
+    char *path = cr_asprintf("%s/config.json", model_folder);
+    json_t *config = NULL;
+    const char *type;
+
+    if (cr_json_read_file(path, &config, err) == CR_OK) {
+        type = json_string_value(json_object_get(config, "model_type"));
+        if (type) r->model_type = cr_strdup(type);
+    }
+    json_decref(config);
+    cr_free(path);
+    return err->status;
 }
 
 static cr_status open_reader(cr_row_images *r, const char *model_folder, const cr_data_args *from,
@@ -76,6 +92,9 @@ static cr_status open_reader(cr_row_images *r, const char *model_folder, const c
         CR_TRY(cr_image_processor_read(model_folder, &processor, err));
         CR_TRY(cr_image_processor_limit(&processor, from->image_min_pixels, from->image_max_pixels,
                                         err));
+        if (from->has_white_alpha) processor.alpha = CR_ALPHA_WHITE;
+        CR_TRY(read_model_type(r, model_folder, err));
+        r->patch_size = processor.patch_size;
         r->reader = cr_image_reader_create(&processor, from->image_folder);
     }
     r->is_open = true;
@@ -153,6 +172,22 @@ static json_t *without_bytes(json_t *value, const cr_image_items *items)
     return out;
 }
 
+/* What rewards of boxes need of the images that were read. */
+static void add_sizes(const cr_row_images *r, json_t *row)
+{
+    json_t *sizes = json_array();
+
+    for (size_t i = 0; i < r->next; i++) {
+        const int32_t *grid = r->items.item[i].grid;
+        json_array_append_new(sizes,
+                              json_pack("[i,i]", grid[1] * r->patch_size, grid[2] * r->patch_size));
+    }
+    if (!json_object_get(row, "image_sizes")) json_object_set(row, "image_sizes", sizes);
+    if (r->model_type && !json_object_get(row, "model_type"))
+        json_object_set_new(row, "model_type", json_string(r->model_type));
+    json_decref(sizes);
+}
+
 cr_status cri_row_images_keep(const cr_row_images *r, const json_t *messages, const char *column,
                               cr_row *row, cr_err *err)
 {
@@ -177,6 +212,7 @@ cr_status cri_row_images_keep(const cr_row_images *r, const json_t *messages, co
         json_object_set(json, column, (json_t *)(uintptr_t)messages); /* it was JSON as text */
     json_decref(row->json);
     row->json = without_bytes(json, items);
+    add_sizes(r, row->json);
     json_decref(json);
     CR_TRY(cr_json_add_value(&text, row->json, err));
     cr_free(row->text);

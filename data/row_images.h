@@ -2,7 +2,8 @@
  *
  * Flow 2 of 7. Images are those of the columns `images` or `image` and of parts of messages (images/reader.h). A row keeps references and
  * where the bytes are: a path, or what the row itself had. What travels to reward workers and into files of a run has
- * {"sha256", "num_bytes"} in their place, with "path" where it was one.
+ * {"sha256", "num_bytes"} in their place, with "path" where it was one; and, unless the row has them, what rewards of boxes need
+ * (docs/rewards.md): `model_type`, and `image_sizes`, [[height, width], ..] as the model sees the images.
  */
 #ifndef CR_ROW_IMAGES_H
 #define CR_ROW_IMAGES_H
@@ -17,6 +18,8 @@ typedef struct cr_row_images {
     cr_image_reader
         *reader; /* NULL: the model folder has no processor, its model takes text only */
     bool is_open;
+    char *model_type; /* of its config.json, owned, or NULL */
+    int patch_size;
     cr_image_items items; /* of the row */
     size_t next;          /* of these, the one whose placeholder comes next */
     size_t num_broken;    /* rows left out */

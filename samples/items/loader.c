@@ -33,6 +33,7 @@ cr_item_loader *cr_item_loader_create(const cr_image_processor *processor, int64
     l->max_bytes = max_bytes;
     l->at_once = num_cores < MAX_AT_ONCE ? (size_t)num_cores : MAX_AT_ONCE;
     l->pool = cr_image_pool_create(l->at_once, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
+    cr_image_pool_set_alpha(l->pool, processor->alpha);
     return l;
 }
 
@@ -46,6 +47,7 @@ cr_status cr_item_loader_open(const char *folder, const cr_config *config, cr_it
     CR_TRY(cr_image_processor_read(folder, &processor, err));
     CR_TRY(
         cr_image_processor_limit(&processor, data->image_min_pixels, data->image_max_pixels, err));
+    if (data->has_white_alpha) processor.alpha = CR_ALPHA_WHITE;
     *out = cr_item_loader_create(&processor, CR_ITEM_CACHE_BYTES);
     return CR_OK;
 }

@@ -102,7 +102,8 @@ static void show_worker(cr_buf *out, const cr_worker_config *w)
     show_training(out, &w->training);
     show_texts(out, w->data.file_names, w->data.num_file_names);
     SHOW(w->data.template), SHOW(w->data.messages), SHOW(w->data.prompt), SHOW(w->data.tag);
-    SHOW(w->data.drops_unknown_tags), SHOW(w->data.drops_broken_images);
+    SHOW(w->data.drops_unknown_tags), SHOW(w->data.drops_broken_images),
+        SHOW(w->data.has_white_alpha);
     SHOW(w->data.image_folder), SHOW(w->data.image_min_pixels), SHOW(w->data.image_max_pixels);
     for (size_t i = 0; i < w->data.num_columns; i++) {
         const cr_data_column *c = &w->data.columns[i];

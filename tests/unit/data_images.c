@@ -28,6 +28,7 @@ static int set_up(void **state)
 
     if (make_temp_folder(state) != 0) return -1;
     cr_free(put_file("preprocessor_config.json", processor, sizeof processor - 1));
+    cr_free(put_file("config.json", "{\"model_type\":\"qwen2_5_vl\"}", 27));
     use_template(
         "{% for m in messages %}{{ m.role[0] }}:{% if m.content is string %}{{ m.content }}"
         "{% else %}{% for p in m.content %}{% if p.type == 'image' %}(<|image_pad|>)"
@@ -176,6 +177,10 @@ static void bytes(void **state)
         assert_null(strstr(data.rows[0].text, "iVBOR"));
         assert_non_null(strstr(data.rows[0].text, "\"sha256\":"));
         assert_null(strstr(data.rows[0].text, "\"path\":"));
+        assert_non_null(
+            strstr(data.rows[0].text,
+                   "\"image_sizes\":[[32,8]]")); /* height, width; the file has 30 x 9 */
+        assert_non_null(strstr(data.rows[0].text, "\"model_type\":\"qwen2_5_vl\""));
         cr_dataset_free(&data);
     }
     cr_buf_free(&file);

@@ -29,6 +29,7 @@ static const cr_image_processor processor = {.form = CR_RESIZE_PIL,
                                              .temporal_patch_size = 2,
                                              .min_pixels = 64,
                                              .max_pixels = 1024,
+                                             .alpha = CR_ALPHA_WHITE,
                                              .has_resize = true,
                                              .has_rescale = true,
                                              .rescale_factor = 1.0 / 255};
@@ -54,7 +55,8 @@ static int set_up(void **state)
         char hex[CR_DIGEST_TEXT], again[CR_DIGEST_TEXT];
         cr_image image;
         OK(cr_file_read(names[i], &file[i], &err));
-        OK(cr_image_decode(file[i].data, file[i].num_bytes, CR_IMAGE_MAX_PIXELS, &image, &err));
+        OK(cr_image_decode_alpha(file[i].data, file[i].num_bytes, CR_IMAGE_MAX_PIXELS,
+                                 processor.alpha, &image, &err));
         OK(cr_image_cut(&processor, &image, 1, &want[i], &err));
         cr_image_free(&image);
         cr_digest_bytes(file[i].data, file[i].num_bytes, hex);
