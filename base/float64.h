@@ -4,13 +4,12 @@
  * can be held to a reference within 1e-9 instead of what float32 rounds away. It is for tests: one variant of device cpu, no 16-bit
  * dtypes; a dtype that says fp32 is the 64 bits, and safetensors have it as F64.
  *
- * Headers of libraries come first: they keep the float of their ABI.
+ * Headers of the C library come first: they keep the float of their ABI. No other library that is used passes a float.
  */
 #ifndef CR_FLOAT64_H
 #define CR_FLOAT64_H
 
 #include <float.h>
-#include <hwloc.h>
 #include <math.h>
 #include <stdlib.h>
 
