@@ -1,6 +1,7 @@
 /* row_images.c -- see row_images.h. */
 #include "data/row_images.h"
 #include "images/source.h"
+#include "samples/items/loader.h"
 
 #include <string.h>
 
@@ -89,10 +90,7 @@ static cr_status open_reader(cr_row_images *r, const char *model_folder, const c
 
     if (r->is_open) return CR_OK;
     if (model_folder && cr_image_processor_exists(model_folder)) {
-        CR_TRY(cr_image_processor_read(model_folder, &processor, err));
-        CR_TRY(cr_image_processor_limit(&processor, from->image_min_pixels, from->image_max_pixels,
-                                        err));
-        if (from->has_white_alpha) processor.alpha = CR_ALPHA_WHITE;
+        CR_TRY(cr_item_processor_read(model_folder, from, &processor, err));
         CR_TRY(read_model_type(r, model_folder, err));
         r->patch_size = processor.patch_size;
         r->reader = cr_image_reader_create(&processor, from->image_folder);

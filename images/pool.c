@@ -252,6 +252,17 @@ cr_image_pool *cr_image_pool_create(size_t num_workers, int64_t max_pixels, doub
     return pool;
 }
 
+cr_image_pool *cr_image_pool_open(cr_image_alpha alpha, size_t *num_workers)
+{
+    const int num_cores = cr_num_cores();
+    cr_image_pool *pool;
+
+    *num_workers = num_cores < CR_IMAGE_MAX_WORKERS ? (size_t)num_cores : CR_IMAGE_MAX_WORKERS;
+    pool = cr_image_pool_create(*num_workers, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
+    cr_image_pool_set_alpha(pool, alpha);
+    return pool;
+}
+
 void cr_image_pool_set_alpha(cr_image_pool *pool, cr_image_alpha alpha)
 {
     pool->alpha = alpha;

@@ -21,11 +21,16 @@ typedef struct cr_image_job {
     cr_err err;
 } cr_image_job;
 
-enum { CR_IMAGE_SECONDS = 60 }; /* for one image; the largest take a few */
+enum {
+    CR_IMAGE_SECONDS = 60, /* for one image; the largest take a few */
+    CR_IMAGE_MAX_WORKERS = 8
+};
 
 cr_image_pool *cr_image_pool_create(size_t num_workers, int64_t max_pixels, double max_seconds);
 /* Of all images, before the first one is decoded; without it CR_ALPHA_DROP. */
 void cr_image_pool_set_alpha(cr_image_pool *pool, cr_image_alpha alpha);
+/* A worker for each core of this process, at most CR_IMAGE_MAX_WORKERS, with the limits CR_IMAGE_MAX_PIXELS and CR_IMAGE_SECONDS. */
+cr_image_pool *cr_image_pool_open(cr_image_alpha alpha, size_t *num_workers);
 void cr_image_pool_destroy(cr_image_pool *pool); /* accepts NULL */
 /* All of them. Fails only if there can be no worker. */
 CR_MUST cr_status cr_image_pool_decode(cr_image_pool *pool, cr_image_job *jobs, size_t num,

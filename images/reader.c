@@ -8,8 +8,6 @@
 #define TAG      "<image>" /* of ROLL's rows */
 #define TAG_TEXT "<|vision_start|>" CR_IMAGE_PLACEHOLDER "<|vision_end|>"
 
-enum { MAX_AT_ONCE = 8 };
-
 struct cr_image_reader {
     cr_image_processor processor;
     const char *folder;
@@ -37,13 +35,10 @@ typedef struct chat {
 cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, const char *folder)
 {
     cr_image_reader *r = CR_NEW(cr_image_reader);
-    int num_cores = cr_num_cores();
 
     r->processor = *processor;
     r->folder = folder;
-    r->at_once = num_cores < MAX_AT_ONCE ? (size_t)num_cores : MAX_AT_ONCE;
-    r->pool = cr_image_pool_create(r->at_once, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
-    cr_image_pool_set_alpha(r->pool, processor->alpha);
+    r->pool = cr_image_pool_open(processor->alpha, &r->at_once);
     r->sizes = json_object();
     return r;
 }
@@ -244,9 +239,9 @@ static cr_status take_job(cr_image_reader *r, const chat *c, size_t i, cr_image_
 static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size_t num,
                            cr_image_item *items, sums *so_far, cr_err *err)
 {
-    cr_image_job jobs[MAX_AT_ONCE] = {0};
-    cr_buf files[MAX_AT_ONCE] = {0};
-    size_t at[MAX_AT_ONCE], num_jobs = 0;
+    cr_image_job jobs[CR_IMAGE_MAX_WORKERS] = {0};
+    cr_buf files[CR_IMAGE_MAX_WORKERS] = {0};
+    size_t at[CR_IMAGE_MAX_WORKERS], num_jobs = 0;
 
     for (size_t i = first; i < first + num && !err->status; i++) {
         cr_buf *file = &files[i - first];

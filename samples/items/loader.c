@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-enum { MAX_AT_ONCE = 8 };
-
 typedef struct kept {
     uint64_t digest[CR_ITEM_DIGEST];
     cr_image_patches patches; /* values NULL: not made yet */
@@ -27,27 +25,28 @@ struct cr_item_loader {
 cr_item_loader *cr_item_loader_create(const cr_image_processor *processor, int64_t max_bytes)
 {
     cr_item_loader *l = CR_NEW(cr_item_loader);
-    int num_cores = cr_num_cores();
 
     l->processor = *processor;
     l->max_bytes = max_bytes;
-    l->at_once = num_cores < MAX_AT_ONCE ? (size_t)num_cores : MAX_AT_ONCE;
-    l->pool = cr_image_pool_create(l->at_once, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
-    cr_image_pool_set_alpha(l->pool, processor->alpha);
+    l->pool = cr_image_pool_open(processor->alpha, &l->at_once);
     return l;
+}
+
+cr_status cr_item_processor_read(const char *folder, const cr_data_args *data,
+                                 cr_image_processor *out, cr_err *err)
+{
+    CR_TRY(cr_image_processor_read(folder, out, err));
+    if (data->has_white_alpha) out->alpha = CR_ALPHA_WHITE;
+    return cr_image_processor_limit(out, data->image_min_pixels, data->image_max_pixels, err);
 }
 
 cr_status cr_item_loader_open(const char *folder, const cr_config *config, cr_item_loader **out,
                               cr_err *err)
 {
-    const cr_data_args *data = &config->train.data;
     cr_image_processor processor;
 
     *out = NULL;
-    CR_TRY(cr_image_processor_read(folder, &processor, err));
-    CR_TRY(
-        cr_image_processor_limit(&processor, data->image_min_pixels, data->image_max_pixels, err));
-    if (data->has_white_alpha) processor.alpha = CR_ALPHA_WHITE;
+    CR_TRY(cr_item_processor_read(folder, &config->train.data, &processor, err));
     *out = cr_item_loader_create(&processor, CR_ITEM_CACHE_BYTES);
     return CR_OK;
 }
@@ -140,7 +139,7 @@ static cr_status take_job(cr_item_loader *l, cr_image_job *job, kept *item, cr_e
 static cr_status decode_some(cr_item_loader *l, kept **items, const cr_buf *files, size_t num,
                              cr_err *err)
 {
-    cr_image_job jobs[MAX_AT_ONCE] = {0};
+    cr_image_job jobs[CR_IMAGE_MAX_WORKERS] = {0};
 
     for (size_t i = 0; i < num; i++) {
         if (check_file(items[i], &files[i], err) != CR_OK) return of_item(items[i], err);

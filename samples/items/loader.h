@@ -16,10 +16,13 @@ enum { CR_ITEM_CACHE_BYTES = 1 << 30 }; /* of patches of a rank */
 
 typedef struct cr_item_loader cr_item_loader;
 
+/* The processor of a MODEL folder with what data_args say of images, for rows and for ranks. Errors: those of cr_image_processor_read
+ * and cr_image_processor_limit. */
+CR_MUST cr_status cr_item_processor_read(const char *folder, const cr_data_args *data,
+                                         cr_image_processor *out, cr_err *err);
 /* max_bytes: of patches that are kept beyond those of the last call. */
 cr_item_loader *cr_item_loader_create(const cr_image_processor *processor, int64_t max_bytes);
-/* With the processor of a role's MODEL folder and the limits of the run's images; CR_ITEM_CACHE_BYTES are kept. Errors: those of
- * cr_image_processor_read. */
+/* With the processor of a role's MODEL folder; CR_ITEM_CACHE_BYTES are kept. Errors: those of cr_item_processor_read. */
 CR_MUST cr_status cr_item_loader_open(const char *folder, const cr_config *config,
                                       cr_item_loader **out, cr_err *err);
 void cr_item_loader_destroy(cr_item_loader *loader); /* accepts NULL */

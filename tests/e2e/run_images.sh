@@ -65,17 +65,7 @@ sft bytes max_steps=4 "sft_train.data_args={file_name: [$tmp/home/bytes.jsonl], 
 # killed in the middle of a step, and resumed
 sft whole max_steps=40 save_steps=3
 [ $code = 0 ] || fail "whole: exit code $code"
-name=killed
-words=("${words[@]//$tmp\/whole/$tmp/killed}")
-setsid "${words[@]}" >$tmp/killed.log 2>&1 </dev/null &
-until_true "[ -e $tmp/killed/latest ]"
-kill -9 -- -$! 2>/dev/null || true
-wait || true
-nothing_left killed
-log=$tmp/killed.log code=0
-"${words[@]}" resume_from_checkpoint=true >>$log 2>&1 </dev/null || code=$?
-[ $code = 0 ] && grep -q resuming $log || fail "resumed: exit code $code"
-[ "$(timeless $tmp/killed/metrics.jsonl)" = "$(timeless $tmp/whole/metrics.jsonl)" ] || fail "a resumed run has other numbers"
+killed_like whole
 
 # a stage: the projector alone
 sft align max_steps=3 sft_train.model_args.stage=align

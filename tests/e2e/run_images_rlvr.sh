@@ -51,16 +51,6 @@ exact half 3
 # killed in the middle of a step, and resumed
 rlvr whole max_steps=12 save_steps=3
 [ $code = 0 ] || fail "whole: exit code $code"
-name=killed
-words=("${words[@]//$tmp\/whole/$tmp/killed}")
-setsid "${words[@]}" >$tmp/killed.log 2>&1 </dev/null &
-until_true "[ -e $tmp/killed/latest ]"
-kill -9 -- -$! 2>/dev/null || true
-wait || true
-nothing_left killed
-log=$tmp/killed.log code=0
-"${words[@]}" resume_from_checkpoint=true >>$log 2>&1 </dev/null || code=$?
-[ $code = 0 ] && grep -q resuming $log || fail "resumed: exit code $code"
-[ "$(timeless $tmp/killed/metrics.jsonl)" = "$(timeless $tmp/whole/metrics.jsonl)" ] || fail "a resumed run has other numbers"
+killed_like whole
 exact killed 12
 echo "ok"
