@@ -35,7 +35,7 @@ for n in range(60):
     row(files["code"], n, "KodCode", f"print {a}", "", case_type="input",
         test_cases=json.dumps([{"stdin": "", "expected_stdout": f"{a}\n"}]))
     row(files["judged"], n, "RLVR", f"{a}+{b}=", str(a + b), system="s")
-    row(files["ifeval"], n, "ifeval", f"{a}+{b}=", json.dumps({"func_name": "verify_letter_frequency", "letter": "1", "N": 1}))
+    row(files["ifeval"], n, "ifeval", f"{a}+{b}=", json.dumps({"func_name": "verify_letter_frequency", "letter": str((a + b) % 10), "N": 1}))
     row(files["cross"], n, "crossthinkqa", f"pick {a}", "A")
 PY
 cp -r $tmp/home/model $tmp/home/judge
