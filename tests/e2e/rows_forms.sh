@@ -15,13 +15,6 @@ user = lambda text: [{"role": "user", "content": text}]
 write("roll", rows)
 write("verl", [{"data_source": "openai/gsm8k", "prompt": user(r["prompt"]), "ability": "math", "reward_model": {"style": "rule", "ground_truth": r["ground_truth"]},
                 "extra_info": {"split": "train", "index": i}} for i, r in enumerate(rows)])
-# ROLL's vision-language rows, half of them detections; parts that a row does not need are null
-boxes = "<answer>[{'bbox_2d': [0, 0, 9, 9], 'label': 'cat'}]</answer>"
-ratio = {"iou_max_label_first": 0.5, "iou_max_iou_first": None, "iou_completeness": 0.3, "map": 0.5, "map50": None, "map75": None}
-write("vision", [{"data_source": "v3det_train" if i % 2 else "mm_math", "prompt": user(r["prompt"]), "ability": "any",
-                  "reward_model": {"answer": r["ground_truth"], "ground_truth": boxes if i % 2 else r["ground_truth"], "accuracy_ratio": 1.0, "format_ratio": 0.1,
-                                   "verifier": "any", "verifier_parm": {"det_verifier_normalized": False, "det_reward_ratio": ratio} if i % 2 else None},
-                  "extra_info": {"index": i}} for i, r in enumerate(rows)])
 write("trl", [{"prompt": user(r["prompt"]), "solution": r["ground_truth"]} for r in rows])
 write("gsm8k", [{"question": r["prompt"], "answer": f"First one, then the other.\n#### {r['ground_truth']}"} for r in rows])
 write("hole", [{"prompt": user(r["prompt"]), "reward_model": {"style": "rule", **({} if i == 2 else {"ground_truth": "1"})}} for i, r in enumerate(rows)])
@@ -30,7 +23,7 @@ write("completion", [{"prompt": r["instruction"], "completion": r["output"]} for
 write("chats", [{"prompt": user(r["instruction"]), "completion": [{"role": "assistant", "content": r["output"]}]} for r in sft])
 write("sharegpt", [{"conversations": [{"from": "human", "value": r["instruction"]}, {"from": "gpt", "value": r["output"]}]} for r in sft])
 PY
-for name in verl vision chats; do python3 tests/parity/parquet_bytes.py $tmp/$name.jsonl $tmp/$name.parquet 3; done
+for name in verl chats; do python3 tests/parity/parquet_bytes.py $tmp/$name.jsonl $tmp/$name.parquet 3; done
 small=(max_steps=1 validation=null rollout_batch_size=8 num_return_sequences_in_group=4 actor_train.training_args.per_device_train_batch_size=8
     actor_train.training_args.gradient_accumulation_steps=2)
 # rlvr NAME [key=value ..]: the samples of $tmp/NAME.jsonl (or of $file) are those of ROLL's form
@@ -52,20 +45,6 @@ rlvr trl actor_train.data_args.messages=prompt "actor_train.data_args.columns={g
 rlvr gsm8k actor_train.data_args.messages=chat \
     "actor_train.data_args.columns={ground_truth: {path: answer, after: '####'}, chat: {path: question, role: user}, tag: {value: sums}}"
 
-# ROLL's block of rewards, and no word of columns: reward_model and data_source are found
-worker=roll.pipeline.rlvr.rewards
-job vision "${small[@]}" "actor_train.data_args.file_name=[$tmp/vision.parquet]" actor_train.data_args.messages=prompt \
-    "actor_train.data_args.domain_interleave_probs={math: 0.5, cv_detection: 0.5}" \
-    "rewards={math: {worker_cls: $worker.math_rule_reward_worker.MathRuleRewardWorker, tag_included: [mm_math, megabench_math]}, cv_detection: {worker_cls: $worker.detection_reward_worker.DetectionRewardWorker, tag_included: [v3det_train, object365_train]}}"
-[ $code = 0 ] || fail "vision: exit code $code"
-python3 - $tmp <<'PY' || fail "vision: rewards"
-import json, sys
-samples = list(map(json.loads, open(f"{sys.argv[1]}/vision/rollouts/step-000000.jsonl")))
-firsts = [s for s in samples if "ground_truth" in s]
-assert len(samples) == 32 and all(s["status"] == "ok" for s in samples), samples
-assert {s["tag"] for s in firsts} == {"mm_math", "v3det_train"} and any(s["score"] == 1 for s in samples), firsts
-assert all("bbox_2d" in s["ground_truth"] for s in firsts if s["tag"] == "v3det_train"), firsts
-PY
 rlvr verl_alone $tag actor_train.data_args.messages=prompt "actor_train.data_args.file_name=[$tmp/verl.jsonl]"
 
 job hole "${small[@]}" "actor_train.data_args.file_name=[$tmp/hole.jsonl]" actor_train.data_args.messages=prompt \

@@ -1,17 +1,22 @@
 #!/bin/bash
 # `croll run` of rlvr on pictures (scripts/make_pictures), rows with and without mixed, on two ranks: the score rises from chance, log-probs of generation
-# and training are the same bits at every step, in bfloat16 too; killed and resumed exactly; `croll eval` of what was trained. Needs python3.
+# and training are the same bits at every step, in bfloat16 too; killed and resumed exactly; a file with the keys of ROLL's vision-language run (tests/roll)
+# on Parquet rows of its form, scaled down: every tag is scored by its rule. With ROLL_EXAMPLES=FOLDER (`examples` of a checkout) ROLL's own file. Needs python3.
 # Not covered: the whole way to 0.9 and its seeds (docs/vision.md).
 . tests/e2e/run.inc
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 scripts/make_pictures $tmp/home
 "$CROLL" init $tmp/home/model >/dev/null
-log=$tmp/warm.log # the form of an answer, and nothing of its picture
-"$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model output_dir=$tmp/warm track_with=none sequence_length=128 max_steps=60 \
-    "sft_train.data_args={file_name: [$tmp/home/warm.jsonl], messages: messages, image_folder: $tmp/home/pictures}" \
-    sft_train.training_args.num_train_epochs=20 sft_train.training_args.per_device_train_batch_size=4 \
-    sft_train.training_args.gradient_accumulation_steps=4 logging_steps=1000 >$log 2>&1 </dev/null || fail "sft: exit code $?"
-"$CROLL" export $tmp/warm/latest $tmp/home/warm >/dev/null
+# taught NAME ROWS STEPS: the model after sft on these rows, in $tmp/home/NAME
+taught() {
+    log=$tmp/$1.log
+    "$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model output_dir=$tmp/$1 track_with=none sequence_length=160 max_steps=$3 \
+        "sft_train.data_args={file_name: [$tmp/home/$2], messages: messages, image_folder: $tmp/home/pictures}" \
+        sft_train.training_args.num_train_epochs=40 sft_train.training_args.per_device_train_batch_size=4 \
+        sft_train.training_args.gradient_accumulation_steps=4 logging_steps=1000 >$log 2>&1 </dev/null || fail "sft: exit code $?"
+    "$CROLL" export $tmp/$1/latest $tmp/home/$1 >/dev/null
+}
+taught warm warm.jsonl 60 # the form of an answer, and nothing of its picture
 python3 - $tmp/home <<'PY'
 import json, sys
 rows = list(map(json.loads, open(sys.argv[1] + "/train.jsonl")))
@@ -53,4 +58,29 @@ rlvr whole max_steps=12 save_steps=3
 [ $code = 0 ] || fail "whole: exit code $code"
 killed_like whole
 exact killed 12
+
+# ROLL's file, and its rows in Parquet with the pictures inside
+taught boxes roll/warm.jsonl 100
+file=tests/roll/rlvr_vision.yaml files="[$tmp/home/roll/detection.parquet,$tmp/home/roll/math.parquet]"
+[ -z "${ROLL_EXAMPLES:-}" ] || file=$ROLL_EXAMPLES/qwen2_5-vl-3B-rlvr_fsdp2/rlvr_fsdp2_offload.yaml
+log=$tmp/roll.log code=0
+"$CROLL" run $file pretrain=$tmp/home/boxes output_dir=$tmp/roll checkpoint_config.output_dir=$tmp/roll.saved logging_dir=$tmp/logs tracker_kwargs.log_dir=$tmp/curves \
+    max_steps=3 rollout_batch_size=16 num_return_sequences_in_group=4 prompt_length=64 response_length=96 actor_train.training_args.gradient_accumulation_steps=16 \
+    actor_train.device_mapping=[0,1] actor_infer.device_mapping=[0,1] reference.device_mapping=[0,1] rewards.math.world_size=1 rewards.cv_detection.world_size=1 \
+    "actor_train.data_args.file_name=$files" "validation.data_args.file_name=$files" >$log 2>&1 </dev/null || code=$?
+[ $code = 0 ] || fail "ROLL's file: exit code $code"
+exact roll 3
+python3 - $tmp/roll <<'PY' || fail "ROLL's file: samples, or metrics"
+import collections, json, sys
+scores, metrics = collections.defaultdict(set), list(map(json.loads, open(f"{sys.argv[1]}/metrics.jsonl")))
+for step in range(3):
+    samples = list(map(json.loads, open(f"{sys.argv[1]}/rollouts/step-{step:06d}.jsonl")))
+    assert len(samples) == 64 and all(s["status"] == "ok" for s in samples), samples
+    group = {s["group"]: s["tag"] for s in samples if "tag" in s}
+    for s in samples: scores[s["domain"], group[s["group"]]].add(s["score"])
+assert scores.keys() == {("math", "mm_math"), ("math", "megabench_math"), ("cv_detection", "v3det_train"), ("cv_detection", "object365_train"), ("cv_detection", "coco_val_multi_test")}, scores
+assert all(len(s) > 1 for s in scores.values()) and any(0 < x < 1 for s in scores.values() for x in s), scores
+assert all(m["actor_train/grad_norm"] > 0 for m in metrics) and {"math/val_score/mean", "cv_detection/val_score/mean"} <= metrics[0].keys(), metrics
+assert metrics[0]["actor/kl_loss"] == 0 < metrics[2]["actor/kl_loss"], metrics # the reference is another process, and the policy moves
+PY
 echo "ok"

@@ -2,7 +2,8 @@
 
     python tests/parity/parquet_bytes.py ROWS.jsonl OUT.parquet [GROUPS]   rows with text, numbers, objects and lists, in row groups
 
-For tests that have no pyarrow (e2e/eval, e2e/rows_forms); parquet_files.py makes of its parts what pyarrow cannot write."""
+For tests and scripts that have no pyarrow (e2e/eval, e2e/rows_forms, scripts/make_pictures: rows may have bytes, too); parquet_files.py makes of its
+parts what pyarrow cannot write."""
 import json, struct, sys
 
 def varint(n):
@@ -106,20 +107,21 @@ def plain(values):
 # ---- JSON lines ----
 
 def form(values):
-    """What values of one place are: ("leaf", type), ("list", form) or ("object", {name: form}); every one may be null."""
+    """What values of one place are: ("leaf", type), ("text", BYTES), ("list", form) or ("object", {name: form}); every one may be null."""
     values = [v for v in values if v is not None]
-    if not values: return "leaf", BYTES
+    if not values: return "text", BYTES
     if all(isinstance(v, dict) for v in values):
         return "object", {name: form([v.get(name) for v in values]) for name in dict.fromkeys(k for v in values for k in v)}
     if all(isinstance(v, list) for v in values): return "list", form([e for v in values for e in v])
-    for kind, types in ((BOOLEAN, bool), (INT64, int), (DOUBLE, (int, float)), (BYTES, str)):
-        if all(isinstance(v, types) for v in values): return "leaf", kind
+    for what, types in ((BOOLEAN, bool), (INT64, int), (DOUBLE, (int, float)), (BYTES, bytes)):
+        if all(isinstance(v, types) for v in values): return "leaf", what
+    if all(isinstance(v, str) for v in values): return "text", BYTES
     sys.exit(f"values of several types: {values[:3]}")
 
 
 def schema_of(name, what):
     kind, inner = what
-    if kind == "leaf": return [leaf(name, OPTIONAL, inner, UTF8 if inner == BYTES else None)]
+    if kind in ("leaf", "text"): return [leaf(name, OPTIONAL, inner, UTF8 if kind == "text" else None)]
     if kind == "list": return [group(name, OPTIONAL, 1, LIST), group("list", REPEATED, 1)] + schema_of("element", inner)
     return [group(name, OPTIONAL, len(inner))] + [e for n, f in inner.items() for e in schema_of(n, f)]
 
@@ -127,7 +129,7 @@ def schema_of(name, what):
 def leaves(what, rep=0, top=1):
     """(type, levels of repetition and definition) of each column."""
     kind, inner = what
-    if kind == "leaf": return [(inner, rep, top)]
+    if kind in ("leaf", "text"): return [(inner, rep, top)]
     if kind == "list": return leaves(inner, rep + 1, top + 2)
     return [x for f in inner.values() for x in leaves(f, rep, top + 1)]
 
@@ -137,7 +139,7 @@ def shred(value, what, out, rep, depth, there):
     kind, inner = what
     if value is None or value == [] and kind == "list":
         for column in out: column.append((rep, there + (value is not None), None))
-    elif kind == "leaf":
+    elif kind in ("leaf", "text"):
         out[0].append((rep, there + 1, value))
     elif kind == "list":
         for i, v in enumerate(value): shred(v, inner, out, depth + 1 if i else rep, depth + 1, there + 2)
@@ -150,7 +152,7 @@ def shred(value, what, out, rep, depth, there):
 
 def packed(kind, values):
     if kind == BOOLEAN: return sum(v << i for i, v in enumerate(values)).to_bytes((len(values) + 7) // 8, "little")
-    return b"".join(struct.pack("<q", v) if kind == INT64 else struct.pack("<d", v) if kind == DOUBLE else plain([v.encode()]) for v in values)
+    return b"".join(struct.pack("<q", v) if kind == INT64 else struct.pack("<d", v) if kind == DOUBLE else plain([v if isinstance(v, bytes) else v.encode()]) for v in values)
 
 
 def of_rows(rows, num_groups=1):
