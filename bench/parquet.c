@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     num = read_rows(argv[1], false);
     say("rows as text", argv[1], num, cpu_s() - begin);
     begin = cpu_s();
-    OK(cr_dataset_load(&data, argv[1], one_id, NULL, &err));
+    OK(cr_dataset_load(&data, argv[1], &(cr_row_coder){.encode = one_id}, &err));
     say("rows of a run", argv[1], (int64_t)data.num_rows, cpu_s() - begin);
     cr_dataset_free(&data);
     return 0;

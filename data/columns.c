@@ -170,11 +170,12 @@ static cr_status join(const cr_data_column *c, const json_t *row, json_t **out, 
     return err->status;
 }
 
-/* row->text is what row->json has. */
+/* row->text is what row->json has; a row without text stays so. */
 static cr_status write_text(cr_row *row, cr_err *err)
 {
     cr_buf text = {0};
 
+    if (!row->text) return CR_OK;
     if (cr_json_add_value(&text, row->json, err) == CR_OK) {
         cr_free(row->text);
         row->text = text.data;

@@ -10,17 +10,26 @@
 #include <string.h>
 #include <sys/stat.h>
 
+enum { ROWS_AT_ONCE = 256, BYTES_AT_ONCE = 32 << 20, SECONDS_OF_SILENCE = 10 };
+
+#define PLACE_OF_LINE "%s:%d" /* of path and number */
+#define PLACE_OF_ROW  "%s: row %d"
+
 /* What is being loaded, and what is wrong with it so far. */
 typedef struct loading {
     cr_dataset *data;
     const char *path;
-    cr_row_encode encode;
-    void *ctx;
+    const char *place; /* how a message names a row */
+    const cr_row_coder *coder;
+    cr_row rows[ROWS_AT_ONCE]; /* read, not encoded yet */
+    size_t num, num_bytes;
+    size_t num_read, num_all; /* rows of the file; 0: unknown */
+    double start_s, said_s;
     size_t num_bad;
     cr_err first;
 } loading;
 
-static void row_free(cr_row *row)
+void cr_row_free(cr_row *row)
 {
     json_decref(row->json);
     json_decref(row->asked);
@@ -41,9 +50,9 @@ static cr_status add_row(const loading *l, cr_row *row, cr_err *err)
     if (!json_is_object(row->json))
         cr_fail(err, CR_EFORMAT, "a row must be a JSON object");
     else
-        cr_note(l->encode(l->ctx, row, err));
+        cr_note(l->coder->encode(l->coder->ctx, row, err));
     if (err->status != CR_OK || !row->ids) {
-        row_free(row);
+        cr_row_free(row);
         data->num_dropped += err->status == CR_OK;
         return err->status;
     }
@@ -58,10 +67,58 @@ static void note_bad(loading *l, const cr_err *bad)
     if (l->first.status == CR_OK) l->first = *bad;
 }
 
-/* A row as it is written; `what` names it in a message. */
-static cr_status read_row(cr_row *row, const char *text, size_t num_bytes, const char *what,
+static void say_progress(loading *l)
+{
+    const double now = cr_now_s();
+    char all[40] = "";
+
+    l->num_read += l->num;
+    if (now - l->said_s < SECONDS_OF_SILENCE) return;
+    l->said_s = now;
+    if (l->num_all) snprintf(all, sizeof all, " of %zu", l->num_all);
+    cr_log(CR_LOG_INFO, "data", "%s: %zu%s rows are read after %.0f s", l->path, l->num_read, all,
+           now - l->start_s);
+}
+
+/* Encode the rows that were read. */
+static void encode_rows(loading *l)
+{
+    char what[400];
+
+    if (l->coder->look) l->coder->look(l->coder->ctx, l->rows, l->num);
+    for (size_t i = 0; i < l->num; i++) {
+        cr_err bad = {0};
+        snprintf(what, sizeof what, l->place, l->path, l->rows[i].line);
+        if (add_row(l, &l->rows[i], &bad) == CR_OK) continue;
+        cr_fail_add(&bad, "%s", what);
+        note_bad(l, &bad);
+    }
+    say_progress(l);
+    l->num = l->num_bytes = 0;
+}
+
+/* Takes row->json and row->text. */
+static void take_row(loading *l, const cr_row *row, size_t num_bytes)
+{
+    l->rows[l->num++] = *row;
+    l->num_bytes += num_bytes;
+    if (l->num == ROWS_AT_ONCE || l->num_bytes > BYTES_AT_ONCE) encode_rows(l);
+}
+
+/* What was no row; rows before it have their errors first. */
+static void refuse(loading *l, const cr_err *bad)
+{
+    encode_rows(l);
+    note_bad(l, bad);
+}
+
+/* A row as it is written. */
+static cr_status read_row(const loading *l, cr_row *row, const char *text, size_t num_bytes,
                           cr_err *err)
 {
+    char what[400];
+
+    snprintf(what, sizeof what, l->place, l->path, row->line);
     CR_TRY(cr_json_parse_integers(text, num_bytes, what, CR_JSON_EXACT, &row->json, err));
     row->text = cr_strndup(text, num_bytes);
     return CR_OK;
@@ -75,19 +132,19 @@ static void load_lines(loading *l, const cr_buf *text, size_t at)
     for (const char *line; (line = cr_line_next(text, &at, &n));) {
         cr_row row = {.line = ++line_number, .domain = -1};
         cr_err bad = {0};
-        char what[400];
         if (strspn(line, " \t\r") >= n) continue;
-        snprintf(what, sizeof what, "%s:%d", l->path, line_number);
-        if (read_row(&row, line, n, what, &bad) == CR_OK) {
-            if (add_row(l, &row, &bad) != CR_OK) cr_fail_add(&bad, "%s", what);
-        } else if (line_number == 1) {
+        if (read_row(l, &row, line, n, &bad) == CR_OK) {
+            take_row(l, &row, n);
+            continue;
+        }
+        if (line_number == 1) {
             const cr_err why = bad;
             bad.status = CR_OK;
             cr_fail(&bad, why.status,
                     "%.400s (a file is lines with one JSON object each, or one JSON array)",
                     why.msg);
         }
-        if (bad.status != CR_OK) note_bad(l, &bad);
+        refuse(l, &bad);
     }
 }
 
@@ -96,9 +153,11 @@ static cr_status load_array(loading *l, const cr_buf *text, size_t at, cr_err *e
     json_t *all, *element;
     size_t i;
 
+    l->place = PLACE_OF_ROW;
     if (cr_json_parse_integers(text->data + at, text->num_bytes - at, l->path, CR_JSON_EXACT, &all,
                                err) != CR_OK)
         return cr_fail_add(err, "a file that begins with [ is read as one JSON array");
+    l->num_all = json_array_size(all);
     json_array_foreach(all, i, element)
     {
         cr_row row = {.line = (int)i + 1, .domain = -1, .json = json_incref(element)};
@@ -106,14 +165,13 @@ static cr_status load_array(loading *l, const cr_buf *text, size_t at, cr_err *e
         cr_buf line = {0};
         if (cr_json_add_value(&line, element, &bad) == CR_OK) {
             row.text = line.data;
-            cr_note(add_row(l, &row, &bad));
-        } else {
-            json_decref(element);
-            cr_buf_free(&line);
+            take_row(l, &row, line.num_bytes);
+            continue;
         }
-        if (bad.status == CR_OK) continue;
+        json_decref(element);
+        cr_buf_free(&line);
         cr_fail_add(&bad, "%s: row %zu", l->path, i + 1);
-        note_bad(l, &bad);
+        refuse(l, &bad);
     }
     json_decref(all);
     return CR_OK;
@@ -140,17 +198,17 @@ static cr_status load_parquet_rows(loading *l, cr_parquet *file, cr_err *err)
     cr_buf line = {0};
 
     CR_TRY(check_rows(l, cr_parquet_num_rows(file), 0, left, err));
+    l->place = PLACE_OF_ROW;
+    l->num_all = (size_t)cr_parquet_num_rows(file);
     for (int number = 1; cr_parquet_next(file, &line, err) == CR_OK && line.num_bytes; number++) {
         cr_row row = {.line = number, .domain = -1};
         cr_err bad = {0};
-        char what[400];
         num_bytes += (int64_t)line.num_bytes;
         CR_TRY_GOTO(out, check_rows(l, cr_parquet_num_rows(file), num_bytes, left, err));
-        snprintf(what, sizeof what, "%s: row %d", l->path, number);
-        if (read_row(&row, line.data, line.num_bytes, what, &bad) == CR_OK &&
-            add_row(l, &row, &bad) != CR_OK)
-            cr_fail_add(&bad, "%s", what);
-        if (bad.status != CR_OK) note_bad(l, &bad);
+        if (read_row(l, &row, line.data, line.num_bytes, &bad) == CR_OK)
+            take_row(l, &row, line.num_bytes);
+        else
+            refuse(l, &bad);
     }
 out:
     cr_buf_free(&line);
@@ -229,16 +287,23 @@ out:
     return err->status;
 }
 
-cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode encode, void *ctx,
+cr_status cr_dataset_load(cr_dataset *data, const char *path, const cr_row_coder *coder,
                           cr_err *err)
 {
-    loading l = {.data = data, .path = path, .encode = encode, .ctx = ctx};
+    const double now = cr_now_s();
+    loading l = {.data = data,
+                 .path = path,
+                 .place = PLACE_OF_LINE,
+                 .coder = coder,
+                 .start_s = now,
+                 .said_s = now};
     struct stat file;
 
     if (stat(path, &file) == 0 && S_ISFIFO(file.st_mode))
         return cr_fail(err, CR_EFORMAT,
                        "%s is a pipe, a file is expected: rows are read more than once", path);
     cr_note(cr_parquet_is(path) ? load_parquet(&l, err) : load_json(&l, err));
+    encode_rows(&l);
     if (l.num_bad > 1)
         cr_fail(err, l.first.status, "%s (and %zu more wrong row%s in %s)", l.first.msg,
                 l.num_bad - 1, l.num_bad > 2 ? "s" : "", path);
@@ -250,7 +315,7 @@ cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode enco
 void cr_dataset_free(cr_dataset *data)
 {
     for (size_t i = 0; i < data->num_rows; i++)
-        row_free(&data->rows[i]);
+        cr_row_free(&data->rows[i]);
     cr_free(data->rows);
     *data = (cr_dataset){0};
 }

@@ -47,12 +47,21 @@ typedef struct cr_dataset {
 /* Fill ids of a row from its columns. CR_EFORMAT: the row is wrong; leave ids NULL to drop it. */
 typedef cr_status (*cr_row_encode)(void *ctx, cr_row *row, cr_err *err);
 
+/* What makes ids of rows, one after the other in their order. look (or NULL) is shown rows before that, many at a time, and may do for
+ * all of them what takes long; it changes nothing. */
+typedef struct cr_row_coder {
+    cr_row_encode encode;
+    void (*look)(void *ctx, const cr_row *rows, size_t num);
+    void *ctx;
+} cr_row_coder;
+
 /* Append the rows of a file. CR_EFORMAT with FILE:LINE (of an array and of Parquet: FILE: row N) and the first problem
  * of each of up to ten bad rows in the log; files of another kind (gzip, UTF-16, ..) are refused
- * with the command that converts them. A byte order mark is skipped. */
-CR_MUST cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode encode,
-                                  void *ctx, cr_err *err);
+ * with the command that converts them. A byte order mark is skipped. A file that takes long is said to, with the rows so far. */
+CR_MUST cr_status cr_dataset_load(cr_dataset *data, const char *path, const cr_row_coder *coder,
+                                  cr_err *err);
 void cr_dataset_free(cr_dataset *data);
+void cr_row_free(cr_row *row); /* what it owns */
 
 /* Draws rows of one domain: a permutation an epoch. */
 typedef struct cr_cursor {

@@ -535,6 +535,53 @@ cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
     return err->status;
 }
 
+/* ---- files ---- */
+
+typedef struct file_maker {
+    cr_prompt_maker *maker;
+    cr_row_encode encode;
+} file_maker;
+
+static cr_status encode_row(void *ctx, cr_row *row, cr_err *err)
+{
+    const file_maker *f = ctx;
+
+    return f->encode(f->maker, row, err);
+}
+
+/* Copies of rows are encoded as far as their images are known, which are then decoded; what is wrong is said when the rows are. */
+static void look_at_rows(void *ctx, const cr_row *rows, size_t num)
+{
+    const file_maker *f = ctx;
+    cr_prompt_maker *m = f->maker;
+    const cr_prompt_maker counts = *m;
+    cr_row_images images;
+
+    m->images.is_looking = true;
+    for (size_t i = 0; i < num; i++) {
+        cr_row row = {.line = rows[i].line, .domain = -1, .json = json_copy(rows[i].json)};
+        cr_err ignored = {0};
+        if (json_is_object(row.json)) cr_note(f->encode(m, &row, &ignored));
+        cr_row_free(&row);
+    }
+    if (m->images.reader) cr_image_reader_look(m->images.reader);
+    images = m->images;
+    images.is_looking = false;
+    *m = counts;
+    m->images = images;
+}
+
+cr_status cr_prompt_load(cr_prompt_maker *m, cr_row_encode encode_one, cr_dataset *data,
+                         const char *path, cr_err *err)
+{
+    file_maker f = {m, encode_one};
+    const char *folder = m->config->train.model_path;
+    const bool has_images = folder && cr_image_processor_exists(folder);
+
+    return cr_dataset_load(data, path,
+                           &(cr_row_coder){encode_row, has_images ? look_at_rows : NULL, &f}, err);
+}
+
 static const char *plural(size_t num)
 {
     return num == 1 ? "" : "s";

@@ -34,7 +34,10 @@ typedef struct cr_prompt_maker {
 
 void cr_prompt_maker_close(cr_prompt_maker *maker); /* what it owns */
 
-/* cr_row_encode functions for cr_dataset_load; ctx is a cr_prompt_maker. */
+/* Append the rows of a file (cr_dataset_load), each through one of the encoders below; images of many rows are decoded at a time. */
+CR_MUST cr_status cr_prompt_load(cr_prompt_maker *maker, cr_row_encode encode, cr_dataset *data,
+                                 const char *path, cr_err *err);
+/* cr_row_encode functions; ctx is a cr_prompt_maker. */
 CR_MUST cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err);
 CR_MUST cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err);
 CR_MUST cr_status cr_prompt_encode_pair(void *ctx, cr_row *row, cr_err *err);

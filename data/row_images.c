@@ -114,6 +114,11 @@ cr_status cri_row_images_read(cr_row_images *r, const char *model_folder, const 
         return cri_row_text_only(row->json, messages, err);
     }
     CR_TRY(check_videos(row->json, err));
+    if (r->is_looking) {
+        cr_image_reader_add(r->reader, messages, column_of(row->json, &name));
+        *is_dropped = true;
+        return CR_OK;
+    }
     if (cr_image_reader_read(r->reader, messages, column_of(row->json, &name), &r->items, err) ==
             CR_OK ||
         !from->drops_broken_images ||

@@ -18,6 +18,8 @@ typedef struct cr_row_images {
     cr_image_reader
         *reader; /* NULL: the model folder has no processor, its model takes text only */
     bool is_open;
+    bool
+        is_looking; /* images are only looked at: a read adds them to the reader's next look, and says that the row is dropped */
     char *model_type; /* of its config.json, owned, or NULL */
     int patch_size;
     cr_image_items items; /* of the row */

@@ -1,4 +1,4 @@
-/* pool.c -- workers and their messages (see pool.h): a length and a file there, a header and pixels back. */
+/* pool.c -- workers and their messages (see pool.h): a task and a file there, a header and pixels back. */
 #include "images/pool.h"
 #include "sandbox/confine.h"
 
@@ -13,6 +13,11 @@
 
 /* Pixels three times (turning and coefficients of progressive JPEG) and a file of some size. */
 enum { WORKER_BYTES_PER_PIXEL = 16, WORKER_BYTES = 256 << 20 };
+
+typedef struct task {
+    size_t num_bytes; /* of the file that follows */
+    bool size_only;
+} task;
 
 typedef struct header {
     cr_image image; /* its pixels follow, if err says nothing */
@@ -56,14 +61,14 @@ static bool write_all(int fd, const void *from, size_t num)
 
 /* ---- a worker ---- */
 
-static void answer(int fd, const cr_image_pool *pool, const void *file, size_t num_bytes)
+static void answer(int fd, const cr_image_pool *pool, const task *t, const void *file)
 {
     header h = {0};
     size_t num;
 
     cr_note(
-        cr_image_decode_alpha(file, num_bytes, pool->max_pixels, pool->alpha, &h.image, &h.err));
-    num = (size_t)h.image.width * (size_t)h.image.height * 3;
+        cr_image_decode_alpha(file, t->num_bytes, pool->max_pixels, pool->alpha, &h.image, &h.err));
+    num = t->size_only ? 0 : (size_t)h.image.width * (size_t)h.image.height * 3;
     if (!write_all(fd, &h, sizeof h) || !write_all(fd, h.image.pixels, num)) _exit(0);
     cr_image_free(&h.image);
 }
@@ -71,17 +76,17 @@ static void answer(int fd, const cr_image_pool *pool, const void *file, size_t n
 static void work(int fd, const cr_image_pool *pool)
 {
     header refused = {0};
-    size_t num_bytes;
+    task t;
 
     if (cr_confine(fd, WORKER_BYTES + pool->max_pixels * WORKER_BYTES_PER_PIXEL, &refused.err) !=
         CR_OK) {
         (void)write_all(fd, &refused, sizeof refused);
         _exit(1);
     }
-    while (read_all(fd, &num_bytes, sizeof num_bytes)) {
-        void *file = cr_alloc(num_bytes);
-        if (!read_all(fd, file, num_bytes)) break;
-        answer(fd, pool, file, num_bytes);
+    while (read_all(fd, &t, sizeof t)) {
+        void *file = cr_alloc(t.num_bytes);
+        if (!read_all(fd, file, t.num_bytes)) break;
+        answer(fd, pool, &t, file);
         cr_free(file);
     }
     _exit(0);
@@ -179,6 +184,8 @@ static void take(cr_image_pool *pool, worker *w)
     }
     num = (size_t)h.image.width * (size_t)h.image.height * 3;
     job->image = h.image;
+    job->image.pixels = NULL;
+    if (job->size_only) return;
     job->image.pixels = cr_alloc(num);
     if (read_all(w->fd, job->image.pixels, num)) return;
     cr_image_free(&job->image);
@@ -189,6 +196,7 @@ static void take(cr_image_pool *pool, worker *w)
 static cr_status give(cr_image_pool *pool, worker *w, cr_image_job *job, cr_err *err)
 {
     const struct timeval most = {.tv_sec = (time_t)pool->max_seconds + 1};
+    const task t = {.num_bytes = job->num_bytes, .size_only = job->size_only};
 
     if (!w->pid) CR_TRY(start(pool, w, err));
     setsockopt(w->fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
@@ -197,13 +205,12 @@ static cr_status give(cr_image_pool *pool, worker *w, cr_image_job *job, cr_err 
     job->image = (cr_image){0};
     w->job = job;
     w->started_s = cr_now_s();
-    if (write_all(w->fd, &job->num_bytes, sizeof job->num_bytes))
-        (void)write_all(w->fd, job->data, job->num_bytes);
+    if (write_all(w->fd, &t, sizeof t)) (void)write_all(w->fd, job->data, job->num_bytes);
     return CR_OK; /* of one that has ended, the answer or its end is read */
 }
 
 /* Until one worker has answered, or is late. */
-static void wait_for_one(cr_image_pool *pool)
+static void wait_for_one(cr_image_pool *pool, const cr_image_jobs *jobs)
 {
     struct pollfd *polls = CR_NEW_ARRAY(struct pollfd, pool->num);
     double first = pool->max_seconds, now = cr_now_s();
@@ -217,28 +224,59 @@ static void wait_for_one(cr_image_pool *pool)
     poll(polls, pool->num, first > 0 ? (int)(first * 1e3) + 1 : 0);
     for (size_t i = 0; i < pool->num; i++) {
         worker *w = &pool->workers[i];
+        cr_image_job *job = w->job;
         if (polls[i].revents)
             take(pool, w);
-        else if (w->job && cr_now_s() - w->started_s >= pool->max_seconds)
+        else if (job && cr_now_s() - w->started_s >= pool->max_seconds)
             lose(pool, w);
+        if (job && !w->job) jobs->end(jobs->ctx, job);
     }
     cr_free(polls);
 }
 
-cr_status cr_image_pool_decode(cr_image_pool *pool, cr_image_job *jobs, size_t num, cr_err *err)
+cr_status cr_image_pool_run(cr_image_pool *pool, const cr_image_jobs *jobs, cr_err *err)
 {
-    size_t next = 0, num_busy = 0;
+    cr_image_job *job = NULL;
+    bool is_end = false;
+    size_t num_busy;
 
     do {
         num_busy = 0;
         for (size_t i = 0; i < pool->num; i++) {
             worker *w = &pool->workers[i];
-            if (!w->job && next < num && !err->status) cr_note(give(pool, w, &jobs[next++], err));
+            if (!w->job && !is_end) {
+                job = jobs->next(jobs->ctx);
+                is_end = !job || give(pool, w, job, err) != CR_OK;
+            }
             num_busy += w->job != NULL;
         }
-        if (num_busy) wait_for_one(pool);
-    } while (num_busy || (next < num && !err->status));
+        if (num_busy) wait_for_one(pool, jobs);
+    } while (num_busy || !is_end);
     return err->status;
+}
+
+typedef struct rest {
+    cr_image_job *jobs;
+    size_t num;
+} rest;
+
+static cr_image_job *next_of(void *ctx)
+{
+    rest *r = ctx;
+
+    return r->num ? (r->num--, r->jobs++) : NULL;
+}
+
+static void end_of(void *ctx, cr_image_job *job)
+{
+    (void)ctx, (void)job;
+}
+
+cr_status cr_image_pool_decode(cr_image_pool *pool, cr_image_job *jobs, size_t num, cr_err *err)
+{
+    rest r = {jobs, num};
+
+    return cr_image_pool_run(pool, &(cr_image_jobs){next_of, end_of, &r}, err);
 }
 
 cr_image_pool *cr_image_pool_create(size_t num_workers, int64_t max_pixels, double max_seconds)

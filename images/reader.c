@@ -1,5 +1,6 @@
 /* reader.c -- see reader.h. */
 #include "images/reader.h"
+#include "images/ahead.h"
 #include "images/pool.h"
 #include "images/source.h"
 
@@ -13,7 +14,8 @@ struct cr_image_reader {
     const char *folder;
     cr_image_pool *pool;
     size_t at_once;
-    json_t *sizes; /* digest to [width, height] of what was decoded before */
+    cr_image_ahead *ahead;
+    int64_t num_added; /* chats, since the last look */
     bool keeps_values;
     int64_t max_tokens; /* of a chat; 0: any number */
 };
@@ -39,7 +41,7 @@ cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, con
     r->processor = *processor;
     r->folder = folder;
     r->pool = cr_image_pool_open(processor->alpha, &r->at_once);
-    r->sizes = json_object();
+    r->ahead = cr_image_ahead_create(r->pool, folder);
     return r;
 }
 
@@ -52,8 +54,8 @@ void cr_image_reader_keep_values(cr_image_reader *r, int64_t max_tokens)
 void cr_image_reader_destroy(cr_image_reader *r)
 {
     if (!r) return;
+    cr_image_ahead_destroy(r->ahead);
     cr_image_pool_destroy(r->pool);
-    json_decref(r->sizes);
     cr_free(r);
 }
 
@@ -179,16 +181,6 @@ static cr_status name_place(const chat *c, size_t i, cr_err *err)
     return cr_fail_add(err, "message %zu, image %zu", c->places[i].message, i + 1);
 }
 
-/* The size of an image of that digest, if it was decoded before. */
-static bool find_size(const cr_image_reader *r, cr_image_item *item)
-{
-    const json_t *size = json_object_get(r->sizes, item->digest);
-
-    item->width = (int)json_integer_value(json_array_get(size, 0));
-    item->height = (int)json_integer_value(json_array_get(size, 1));
-    return size != NULL;
-}
-
 /* Of a chat so far. */
 typedef struct sums {
     size_t num_bytes;
@@ -214,75 +206,159 @@ static cr_status count_tokens(const cr_image_reader *r, const chat *c, size_t i,
                    (long long)r->max_tokens);
 }
 
+static cr_status add_bytes(const chat *c, size_t i, cr_image_item *item, size_t num_bytes,
+                           sums *so_far, cr_err *err)
+{
+    item->value = c->places[i].value;
+    item->num_bytes = num_bytes;
+    so_far->num_bytes += num_bytes;
+    if (so_far->num_bytes <= CR_IMAGE_BYTES_A_CHAT) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "the images have more than %d bytes", CR_IMAGE_BYTES_A_CHAT);
+}
+
+static cr_status add_pixels(const cr_image_item *item, sums *so_far, cr_err *err)
+{
+    so_far->num_pixels += (int64_t)item->width * item->height;
+    if (so_far->num_pixels <= CR_IMAGE_PIXELS_A_CHAT) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "the images have more than %d pixels", CR_IMAGE_PIXELS_A_CHAT);
+}
+
+static cr_status failed(const chat *c, size_t i, const cr_err *why, cr_err *err)
+{
+    cr_fail(err, why->status, "%s", why->msg);
+    return name_place(c, i, err);
+}
+
+/* ---- sizes alone ---- */
+
+/* What the last look has of the images of a chat: [num] with NULL where it has nothing; how many it has. */
+static size_t find_looks(const cr_image_reader *r, const chat *c, const cr_image_look **looks)
+{
+    size_t num = 0;
+
+    for (size_t i = 0; i < c->num; i++) {
+        looks[i] = cr_image_ahead_find(r->ahead, c->places[i].value);
+        num += looks[i] != NULL;
+    }
+    return num;
+}
+
+static cr_status take_look(const cr_image_reader *r, const chat *c, size_t i,
+                           const cr_image_look *look, cr_image_item *item, sums *so_far,
+                           cr_err *err)
+{
+    if (look->err.status) return failed(c, i, &look->err, err);
+    memcpy(item->digest, look->digest, sizeof item->digest);
+    item->width = look->width;
+    item->height = look->height;
+    CR_TRY(add_bytes(c, i, item, look->num_bytes, so_far, err));
+    if (look->is_decoded) CR_TRY(add_pixels(item, so_far, err));
+    return count_tokens(r, c, i, item, so_far, err);
+}
+
+static cr_status read_sizes(cr_image_reader *r, const chat *c, cr_image_item *items, cr_err *err)
+{
+    const cr_image_look **looks = CR_NEW_ARRAY(const cr_image_look *, c->num + 1);
+    sums so_far = {0};
+
+    if (find_looks(r, c, looks) < c->num) {
+        for (size_t i = 0; i < c->num; i++)
+            cr_image_ahead_add(r->ahead, c->places[i].value);
+        CR_TRY_GOTO(out, cr_image_ahead_look(r->ahead, CR_IMAGE_PIXELS_A_CHAT, err));
+        find_looks(r, c, looks);
+    }
+    for (size_t i = 0; i < c->num && !err->status; i++) {
+        CR_CHECK(looks[i], "the look ended before image %zu, and no sum is too large", i + 1);
+        cr_note(take_look(r, c, i, looks[i], &items[i], &so_far, err));
+    }
+out:
+    cr_free(looks);
+    return err->status;
+}
+
+/* ---- values ---- */
+
 /* What a worker answered for image i. */
 static cr_status take_job(cr_image_reader *r, const chat *c, size_t i, cr_image_job *job,
                           cr_image_item *item, sums *so_far, cr_err *err)
 {
-    if (job->err.status) {
-        cr_fail(err, job->err.status, "%s", job->err.msg);
-        return name_place(c, i, err);
-    }
+    if (job->err.status) return failed(c, i, &job->err, err);
     item->width = job->image.width;
     item->height = job->image.height;
-    if (!r->keeps_values) /* else all are decoded each time */
-        json_object_set_new(r->sizes, item->digest, json_pack("[i,i]", item->width, item->height));
-    so_far->num_pixels += (int64_t)item->width * item->height;
-    if (so_far->num_pixels > CR_IMAGE_PIXELS_A_CHAT)
-        return cr_fail(err, CR_EFORMAT, "the images have more than %d pixels",
-                       CR_IMAGE_PIXELS_A_CHAT);
+    CR_TRY(add_pixels(item, so_far, err));
     CR_TRY(count_tokens(r, c, i, item, so_far, err));
-    return r->keeps_values ? cr_image_cut(&r->processor, &job->image, 1, &item->patches, err)
-                           : CR_OK;
+    return cr_image_cut(&r->processor, &job->image, 1, &item->patches, err);
 }
 
-/* Images [first, first + num): decoded, unless only their size is wanted, and known. */
+/* Images [first, first + num), at most at_once. */
 static cr_status read_some(cr_image_reader *r, const chat *c, size_t first, size_t num,
                            cr_image_item *items, sums *so_far, cr_err *err)
 {
     cr_image_job jobs[CR_IMAGE_MAX_WORKERS] = {0};
     cr_buf files[CR_IMAGE_MAX_WORKERS] = {0};
-    size_t at[CR_IMAGE_MAX_WORKERS], num_jobs = 0;
 
-    for (size_t i = first; i < first + num && !err->status; i++) {
-        cr_buf *file = &files[i - first];
-        if (cr_image_source_read(c->places[i].value, r->folder, file, err) != CR_OK)
-            name_place(c, i, err);
-        else if ((so_far->num_bytes += file->num_bytes) > CR_IMAGE_BYTES_A_CHAT)
-            cr_fail(err, CR_EFORMAT, "the images have more than %d bytes", CR_IMAGE_BYTES_A_CHAT);
-        cr_digest_bytes(file->data ? file->data : "", file->num_bytes, items[i].digest);
-        items[i].num_bytes = file->num_bytes;
-        items[i].value = c->places[i].value;
-        if (!err->status && !r->keeps_values && find_size(r, &items[i])) {
-            cr_note(count_tokens(r, c, i, &items[i], so_far, err));
-        } else {
-            jobs[num_jobs] = (cr_image_job){.data = file->data, .num_bytes = file->num_bytes};
-            at[num_jobs++] = i;
-        }
+    for (size_t k = 0; k < num && !err->status; k++) {
+        cr_buf *file = &files[k];
+        if (cr_image_source_read(c->places[first + k].value, r->folder, file, err) != CR_OK)
+            name_place(c, first + k, err);
+        else
+            cr_note(add_bytes(c, first + k, &items[first + k], file->num_bytes, so_far, err));
+        cr_digest_bytes(file->data ? file->data : "", file->num_bytes, items[first + k].digest);
+        jobs[k] = (cr_image_job){.data = file->data, .num_bytes = file->num_bytes};
     }
-    if (!err->status) cr_note(cr_image_pool_decode(r->pool, jobs, num_jobs, err));
-    for (size_t k = 0; k < num_jobs; k++) {
-        if (!err->status) cr_note(take_job(r, c, at[k], &jobs[k], &items[at[k]], so_far, err));
+    if (!err->status) cr_note(cr_image_pool_decode(r->pool, jobs, num, err));
+    for (size_t k = 0; k < num; k++) {
+        if (!err->status)
+            cr_note(take_job(r, c, first + k, &jobs[k], &items[first + k], so_far, err));
         cr_image_free(&jobs[k].image);
+        cr_buf_free(&files[k]);
     }
-    for (size_t i = 0; i < num; i++)
-        cr_buf_free(&files[i]);
     return err->status;
+}
+
+static cr_status read_values(cr_image_reader *r, const chat *c, cr_image_item *items, cr_err *err)
+{
+    sums so_far = {0};
+
+    for (size_t i = 0; i < c->num; i += r->at_once)
+        CR_TRY(read_some(r, c, i, c->num - i < r->at_once ? c->num - i : r->at_once, items, &so_far,
+                         err));
+    return CR_OK;
+}
+
+void cr_image_reader_add(cr_image_reader *r, const json_t *messages, const json_t *images)
+{
+    chat c = {.images = json_is_null(images) ? NULL : images};
+    json_t *ignored = json_array();
+    cr_err why = {0}; /* the read says it again */
+
+    if (find_places(&c, messages, ignored, &why) == CR_OK)
+        for (size_t i = 0; i < c.num; i++)
+            cr_image_ahead_add(r->ahead, c.places[i].value);
+    r->num_added++;
+    json_decref(ignored);
+    cr_free(c.places);
+}
+
+void cr_image_reader_look(cr_image_reader *r)
+{
+    cr_err why = {0}; /* likewise */
+
+    cr_note(cr_image_ahead_look(r->ahead, r->num_added * CR_IMAGE_PIXELS_A_CHAT, &why));
+    r->num_added = 0;
 }
 
 cr_status cr_image_reader_read(cr_image_reader *r, const json_t *messages, const json_t *images,
                                cr_image_items *out, cr_err *err)
 {
     chat c = {.images = json_is_null(images) ? NULL : images};
-    sums so_far = {0};
 
     *out = (cr_image_items){.messages = json_array()};
     CR_TRY_GOTO(out, find_places(&c, messages, out->messages, err));
     out->num = c.num;
     out->item = CR_NEW_ARRAY(cr_image_item, c.num);
-    for (size_t i = 0; i < c.num; i += r->at_once) {
-        size_t num = c.num - i < r->at_once ? c.num - i : r->at_once;
-        CR_TRY_GOTO(out, read_some(r, &c, i, num, out->item, &so_far, err));
-    }
+    cr_note(r->keeps_values ? read_values(r, &c, out->item, err)
+                            : read_sizes(r, &c, out->item, err));
 out:
     cr_free(c.places);
     if (err->status) cr_image_items_free(out);

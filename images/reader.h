@@ -5,7 +5,8 @@
  * of the column and places must be equally many. The chat template then sees parts without data; each placeholder that it
  * writes becomes as many as its image has tokens.
  *
- * Images are decoded by workers (images/pool.h). Of an image that was seen before, by the digest of its bytes, the size is known.
+ * Images are decoded by workers (images/pool.h). Of an image that was seen before, by the digest of its bytes, the size is known. A reader is
+ * opened for one of two uses: grids alone, or values (cr_image_reader_keep_values).
  *
  * Ownership: items are the caller's. One thread.
  */
@@ -48,6 +49,10 @@ cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, con
  * the memory of values. */
 void cr_image_reader_keep_values(cr_image_reader *reader, int64_t max_tokens);
 void cr_image_reader_destroy(cr_image_reader *reader); /* accepts NULL */
+/* A chat that will be read, of a reader without values: cr_image_reader_look decodes its images beside those of all others that were added
+ * (images/ahead.h). Neither changes what a read says. */
+void cr_image_reader_add(cr_image_reader *reader, const json_t *messages, const json_t *images);
+void cr_image_reader_look(cr_image_reader *reader);
 /* images: the column, a list or one image; NULL: none. CR_EFORMAT, CR_EIO, CR_EARG: "message 2, image 3: why". */
 CR_MUST cr_status cr_image_reader_read(cr_image_reader *reader, const json_t *messages,
                                        const json_t *images, cr_image_items *out, cr_err *err);

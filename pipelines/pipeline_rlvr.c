@@ -64,8 +64,7 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
 
     data->image_folder = from->data.image_folder;
     for (size_t i = 0; i < from->data.num_file_names && err->status == CR_OK; i++)
-        cr_note(
-            cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_rlvr, &maker, err));
+        cr_note(cr_prompt_load(&maker, cr_prompt_encode_rlvr, data, from->data.file_names[i], err));
     if (err->status == CR_OK) cr_prompt_report(&maker, from->name);
     cr_prompt_maker_close(&maker);
     CR_TRY(err->status);

@@ -27,7 +27,7 @@ cr_status cr_rows_load(cr_rows *r, const cr_worker_config *from, cr_row_encode e
 
     data->image_folder = from->data.image_folder;
     for (size_t i = 0; i < from->data.num_file_names && err->status == CR_OK; i++)
-        cr_note(cr_dataset_load(data, from->data.file_names[i], encode, &maker, err));
+        cr_note(cr_prompt_load(&maker, encode, data, from->data.file_names[i], err));
     if (err->status == CR_OK) cr_prompt_report(&maker, from->name);
     cr_prompt_maker_close(&maker);
     CR_TRY(err->status);

@@ -54,7 +54,7 @@ static void load(const char *path, size_t num_lines, cr_row_encode encode, cr_pr
     cr_dataset rows = {0};
     cr_err err = {0};
 
-    if (cr_dataset_load(&rows, path, encode, maker, &err) == CR_OK)
+    if (cr_prompt_load(maker, encode, &rows, path, &err) == CR_OK)
         CR_CHECK(num_lines == SIZE_MAX || rows.num_rows + rows.num_dropped == num_lines,
                  "%zu rows of %zu lines", rows.num_rows + rows.num_dropped, num_lines);
     else

@@ -39,7 +39,8 @@ static void rows_behind_a_nul(void **state)
     cr_err err = {0};
 
     (void)state;
-    assert_int_equal(cr_dataset_load(&data, path, one_id, NULL, &err), CR_EFORMAT);
+    assert_int_equal(cr_dataset_load(&data, path, &(cr_row_coder){.encode = one_id}, &err),
+                     CR_EFORMAT);
     assert_non_null(strstr(err.msg, "rows.jsonl:3"));
     assert_non_null(strstr(err.msg, "(and 1 more wrong row in "));
     assert_int_equal(data.num_rows, 3);

@@ -70,7 +70,7 @@ static cr_status load(const char *rows, cr_row_encode encode, cr_dataset *out, c
 
     *out = (cr_dataset){0};
     *err = (cr_err){0};
-    cr_note(cr_dataset_load(out, path, encode, &maker, err));
+    cr_note(cr_prompt_load(&maker, encode, out, path, err));
     cr_free(path);
     return err->status;
 }

@@ -28,7 +28,7 @@ static cr_status load(const char *row, cr_dataset *out, cr_err *err)
         (cr_prompt_maker){.config = &config, .from = &from, .tokenizer = tokenizer, .chat = chat};
     *out = (cr_dataset){0};
     *err = (cr_err){0};
-    cr_note(cr_dataset_load(out, path, cr_prompt_encode_pair, &maker, err));
+    cr_note(cr_prompt_load(&maker, cr_prompt_encode_pair, out, path, err));
     cr_free(path);
     return err->status;
 }

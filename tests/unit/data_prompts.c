@@ -35,7 +35,7 @@ static cr_status load(const char *name, const char *text, size_t num_bytes, cr_w
 
     *out = (cr_dataset){0};
     *err = (cr_err){0};
-    cr_note(cr_dataset_load(out, path, encode, &maker, err));
+    cr_note(cr_prompt_load(&maker, encode, out, path, err));
     cr_free(path);
     return err->status;
 }
@@ -317,7 +317,9 @@ static void pipes_are_refused(void **state)
 
     (void)state;
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(cr_dataset_load(&data, path, cr_prompt_encode_rlvr, NULL, &err), CR_EFORMAT);
+    assert_int_equal(
+        cr_dataset_load(&data, path, &(cr_row_coder){.encode = cr_prompt_encode_rlvr}, &err),
+        CR_EFORMAT);
     assert_non_null(strstr(err.msg, "pipe is a pipe, a file is expected"));
     cr_dataset_free(&data);
     cr_free(path);
@@ -371,7 +373,7 @@ static void rows_that_no_rule_can_judge(void **state)
     cr_err err = {0};
 
     (void)state;
-    if (cr_dataset_load(&data, path, cr_prompt_encode_rlvr, &maker, &err) != CR_OK)
+    if (cr_prompt_load(&maker, cr_prompt_encode_rlvr, &data, path, &err) != CR_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(data.num_rows, 2);
     assert_int_equal(maker.num_unread, 1);

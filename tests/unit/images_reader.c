@@ -2,6 +2,7 @@
  * no file, missing or damaged, too many: refused with the message and the image, and memory stays bounded.
  */
 #include "base/children.h"
+#include "images/ahead.h"
 #include "images/reader.h"
 #include "images/source.h"
 
@@ -280,10 +281,106 @@ static void many(void **state)
     cr_image_reader_destroy(reader);
 }
 
+/* What a read of a chat says: grids, digests, or the error; owned. */
+static char *said(cr_image_reader *reader, const json_t *messages, const json_t *column)
+{
+    cr_image_items items;
+    cr_err why = {0};
+    cr_buf out = {0};
+
+    if (cr_image_reader_read(reader, messages, column, &items, &why) != CR_OK)
+        return cr_asprintf("%d %s", (int)why.status, why.msg);
+    for (size_t i = 0; i < items.num; i++)
+        cr_buf_addf(&out, "%s %dx%d %d %d, ", items.item[i].digest, items.item[i].width,
+                    items.item[i].height, items.item[i].grid[1], items.item[i].grid[2]);
+    cr_image_items_free(&items);
+    cr_buf_addc(&out, 0);
+    return out.data;
+}
+
+/* Chats that are looked at together say what each says alone, and no worker is asked after the look; images that several have, files that are
+ * none, and none there. */
+static void looked_at_before(void **state)
+{
+    static const char *const columns[] = {"[\"png_rgb.png\"]",
+                                          "[\"jpeg_420.jpeg\",\"png_rgb.png\"]",
+                                          "[\"png_rgb.png\",\"none\"]",
+                                          "[\"images.json\"]",
+                                          "[\"images.json\",\"jpeg_420.jpeg\"]",
+                                          "[{\"bytes\":%s}]",
+                                          "[\"webp_alpha.webp\"]",
+                                          "[\"none\",\"png_rgb.png\"]",
+                                          "[]",
+                                          "[{\"bytes\":%s}]",
+                                          "[\"jpeg_420.jpeg\",\"webp_alpha.webp\"]",
+                                          "[\"png_rgb.png\"]"};
+    cr_image_reader *together = cr_image_reader_create(&small, FILES);
+    json_t *messages[CR_COUNT(columns)], *column[CR_COUNT(columns)];
+    size_t num_errors = 0;
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(columns); i++) {
+        column[i] = parse(columns[i], png_base64);
+        messages[i] =
+            parse("[{\"content\":\"%s\"}]", json_array_size(column[i]) == 2   ? "<image><image>"
+                                            : json_array_size(column[i]) == 1 ? "<image>"
+                                                                              : "a");
+        cr_image_reader_add(together, messages[i], column[i]);
+    }
+    cr_image_reader_look(together);
+    cr_kill_children(getpid());
+    for (size_t i = 0; i < CR_COUNT(columns); i++) {
+        cr_image_reader *alone = cr_image_reader_create(&small, FILES);
+        char *is = said(together, messages[i], column[i]),
+             *want = said(alone, messages[i], column[i]);
+        assert_string_equal(is, want);
+        num_errors += strstr(is, "image") != NULL;
+        cr_free(is);
+        cr_free(want);
+        cr_image_reader_destroy(alone);
+        json_decref(messages[i]);
+        json_decref(column[i]);
+    }
+    assert_int_equal(num_errors, 4);
+    cr_image_reader_destroy(together);
+}
+
+/* A look ends when it has decoded more pixels than it may; the next look has the sizes that this one has found. */
+static void looks_that_end(void **state)
+{
+    cr_image_pool *pool = cr_image_pool_create(1, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
+    cr_image_ahead *ahead = cr_image_ahead_create(pool, FILES);
+    json_t *names = parse("[\"png_rgb.png\",\"jpeg_420.jpeg\",\"webp_alpha.webp\"]");
+    const cr_image_look *look;
+
+    (void)state;
+    err = (cr_err){0};
+    for (size_t i = 0; i < 3; i++)
+        cr_image_ahead_add(ahead, json_array_get(names, i));
+    OK(cr_image_ahead_look(ahead, 9 * 30, &err));
+    for (size_t i = 0; i < 3; i++) {
+        look = cr_image_ahead_find(ahead, json_array_get(names, i));
+        assert_true((look != NULL) == (i < 2));
+        assert_true(!look || (look->is_decoded && look->width == (i ? 19 : 9)));
+    }
+    cr_image_ahead_add(ahead, json_array_get(names, 2));
+    cr_image_ahead_add(ahead, json_array_get(names, 0));
+    OK(cr_image_ahead_look(ahead, 1000, &err));
+    look = cr_image_ahead_find(ahead, json_array_get(names, 0));
+    assert_true(look && !look->is_decoded && look->width == 9);
+    assert_non_null(cr_image_ahead_find(ahead, json_array_get(names, 2)));
+    assert_null(cr_image_ahead_find(ahead, json_array_get(names, 1)));
+    json_decref(names);
+    cr_image_ahead_destroy(ahead);
+    cr_image_pool_destroy(pool);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sources), cmocka_unit_test(chats),
-                                       cmocka_unit_test(refused), cmocka_unit_test(many)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sources),          cmocka_unit_test(chats),
+        cmocka_unit_test(refused),          cmocka_unit_test(many),
+        cmocka_unit_test(looked_at_before), cmocka_unit_test(looks_that_end)};
 
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -150,14 +150,16 @@ static cr_status one_id(void *ctx, cr_row *row, cr_err *err)
     return CR_OK;
 }
 
+static const cr_row_coder one = {.encode = one_id};
+
 static void rows_of_a_dataset(void **state)
 {
     cr_dataset lines = {0}, rows = {0};
     cr_err err = {0};
 
     (void)state;
-    if (cr_dataset_load(&lines, FOLDER "/chats_zstd.jsonl", one_id, NULL, &err) != CR_OK ||
-        cr_dataset_load(&rows, FOLDER "/chats_zstd.parquet", one_id, NULL, &err) != CR_OK)
+    if (cr_dataset_load(&lines, FOLDER "/chats_zstd.jsonl", &one, &err) != CR_OK ||
+        cr_dataset_load(&rows, FOLDER "/chats_zstd.parquet", &one, &err) != CR_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(lines.num_rows, 6);
     assert_int_equal(rows.num_rows, 6);
@@ -167,8 +169,7 @@ static void rows_of_a_dataset(void **state)
         assert_int_equal(rows.rows[i].domain, -1);
     }
     assert_true(rows.sum != 0 && rows.sum != lines.sum);
-    assert_int_equal(cr_dataset_load(&rows, FOLDER "/grouped.parquet", one_id, NULL, &err),
-                     CR_EFORMAT);
+    assert_int_equal(cr_dataset_load(&rows, FOLDER "/grouped.parquet", &one, &err), CR_EFORMAT);
     assert_non_null(strstr(err.msg, "grouped.parquet: row 1: no id (and 44 more wrong rows in "));
     assert_int_equal(rows.num_rows, 6);
     cr_dataset_free(&lines);
