@@ -230,22 +230,33 @@ cr_item_refs cr_row_items(const cr_row *row)
     return (cr_item_refs){row->image_digests, row->image_grids, row->num_images};
 }
 
+static const uint64_t *digest_of(const cr_row *row, size_t i)
+{
+    return row->image_digests + CR_ITEM_DIGEST * i;
+}
+
+/* The file of its image i, as it was when the row was read. */
+static cr_status read_image(const cr_row *row, size_t i, const char *folder, cr_buf *out,
+                            cr_err *err)
+{
+    char name[CR_DIGEST_TEXT], is[CR_DIGEST_TEXT];
+
+    CR_TRY(cr_image_source_read(json_array_get(row->image_files, i), folder, out, err));
+    cr_item_digest_text(digest_of(row, i), name);
+    cr_digest_bytes(out->data ? out->data : "", out->num_bytes, is);
+    return strcmp(name, is) == 0
+               ? CR_OK
+               : cr_fail(err, CR_EIO, "its file has changed since the rows were read");
+}
+
 static cr_status put_image(const cr_row *row, size_t i, const char *folder, cr_item_store *store,
                            cr_exchange *x, cr_err *err)
 {
-    const uint64_t *digest = row->image_digests + CR_ITEM_DIGEST * i;
-    char name[CR_DIGEST_TEXT], is[CR_DIGEST_TEXT];
     cr_buf file = {0};
 
-    if (cr_item_store_need(store, digest)) return CR_OK;
-    if (cr_image_source_read(json_array_get(row->image_files, i), folder, &file, err) == CR_OK) {
-        cr_item_digest_text(digest, name);
-        cr_digest_bytes(file.data ? file.data : "", file.num_bytes, is);
-        if (strcmp(name, is) == 0)
-            cr_item_store_put(store, x, digest, file.data, file.num_bytes);
-        else
-            cr_fail(err, CR_EIO, "its file has changed since the rows were read");
-    }
+    if (cr_item_store_need(store, digest_of(row, i))) return CR_OK;
+    if (read_image(row, i, folder, &file, err) == CR_OK)
+        cr_item_store_put(store, x, digest_of(row, i), file.data, file.num_bytes);
     cr_buf_free(&file);
     return err->status ? cr_fail_add(err, "row %d, image %zu", row->line, i + 1) : CR_OK;
 }
@@ -256,4 +267,17 @@ cr_status cr_row_images_put(const cr_row *row, const char *folder, cr_item_store
     for (size_t i = 0; i < row->num_images; i++)
         CR_TRY(put_image(row, i, folder, store, x, err));
     return CR_OK;
+}
+
+cr_status cr_row_images_find(const cr_dataset *data, const char *sha256, cr_buf *out, cr_err *err)
+{
+    char name[CR_DIGEST_TEXT];
+
+    for (size_t r = 0; r < data->num_rows; r++)
+        for (size_t i = 0; i < data->rows[r].num_images; i++) {
+            cr_item_digest_text(digest_of(&data->rows[r], i), name);
+            if (strcmp(name, sha256) == 0)
+                return read_image(&data->rows[r], i, data->image_folder, out, err);
+        }
+    return cr_fail(err, CR_EABSENT, "no row has image %.12s", sha256);
 }

@@ -45,5 +45,8 @@ cr_item_refs cr_row_items(const cr_row *row);
 /* The bytes of its images, unless they are there. folder: image_folder, or NULL. CR_EIO: a file has changed since it was read. */
 CR_MUST cr_status cr_row_images_put(const cr_row *row, const char *folder, cr_item_store *store,
                                     cr_exchange *x, cr_err *err);
+/* The file of an image of some row, by the text of its digest. CR_EABSENT: no row has it; else as cr_row_images_put. */
+CR_MUST cr_status cr_row_images_find(const cr_dataset *data, const char *sha256, cr_buf *out,
+                                     cr_err *err);
 
 #endif

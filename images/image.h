@@ -37,6 +37,9 @@ CR_MUST cr_status cr_image_decode(const void *data, size_t num_bytes, int64_t ma
 /* The same with its alpha treated so. */
 CR_MUST cr_status cr_image_decode_alpha(const void *data, size_t num_bytes, int64_t max_pixels,
                                         cr_image_alpha alpha, cr_image *out, cr_err *err);
+/* Append a WebP file of its pixels, for people to look at: exact if that takes at most 8 KiB (drawings do), else at quality 80. CR_EARG: a
+ * side of more than 16,383. */
+CR_MUST cr_status cr_image_write_webp(const cr_image *image, cr_buf *out, cr_err *err);
 void cr_image_free(cr_image *image);
 const char *cr_image_type_name(cr_image_type type);
 

@@ -1,8 +1,9 @@
-/* webp.c -- WebP by libwebp: lossy, lossless, with alpha or without; no animations. */
+/* webp.c -- WebP by libwebp: lossy, lossless, with alpha or without; no animations. Small pictures are written. */
 #include "images/image_impl.h"
 
 #include <string.h>
 #include <webp/decode.h>
+#include <webp/encode.h>
 
 /* EXIF and XMP are chunks of the container. */
 static void read_orientation(cri_image_file *file)
@@ -63,4 +64,23 @@ cr_status cri_webp_decode(cri_image_file *file, cr_image *out, cr_err *err)
     if (code != VP8_STATUS_OK) return cr_fail(err, CR_EFORMAT, "%s", reason(code));
     read_orientation(file);
     return CR_OK;
+}
+
+cr_status cr_image_write_webp(const cr_image *image, cr_buf *out, cr_err *err)
+{
+    enum { MAX_LOSSLESS = 8 << 10 };
+    const float quality = 80;
+    const int stride = 3 * image->width;
+    uint8_t *data = NULL;
+    size_t num = WebPEncodeLosslessRGB(image->pixels, image->width, image->height, stride, &data);
+
+    if (num > MAX_LOSSLESS) {
+        WebPFree(data);
+        num = WebPEncodeRGB(image->pixels, image->width, image->height, stride, quality, &data);
+    }
+    if (num) cr_buf_add(out, (const char *)data, num);
+    WebPFree(data);
+    return num ? CR_OK
+               : cr_fail(err, CR_EARG, "libwebp writes no picture of %d x %d", image->width,
+                         image->height);
 }

@@ -561,6 +561,13 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     return err->status;
 }
 
+static cr_status find_image(void *pipeline, const char *sha256, cr_buf *out, cr_err *err)
+{
+    const rlvr *s = pipeline;
+
+    return cr_row_images_find(&s->data, sha256, out, err);
+}
+
 static void close_pipeline(void *pipeline)
 {
     rlvr *s = pipeline;
@@ -586,4 +593,4 @@ static void close_pipeline(void *pipeline)
     cr_free(s);
 }
 
-const cr_pipeline_ops cr_pipeline_rlvr = {open_pipeline, run_pipeline, close_pipeline};
+const cr_pipeline_ops cr_pipeline_rlvr = {open_pipeline, run_pipeline, find_image, close_pipeline};

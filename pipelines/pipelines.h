@@ -13,6 +13,8 @@ typedef struct cr_pipeline_ops {
     cr_status (*open)(const cr_config *config, void **out, cr_err *err);
     /* resume_path: checkpoint to go on from, or NULL. */
     cr_status (*run)(void *pipeline, cr_run *run, const char *resume_path, cr_err *err);
+    /* The file of an image of its rows, by its SHA-256, for the run's page. NULL: the page shows no rows. */
+    cr_status (*image)(void *pipeline, const char *sha256, cr_buf *out, cr_err *err);
     void (*close)(void *pipeline);
 } cr_pipeline_ops;
 

@@ -32,13 +32,18 @@ static const char style[] =
     ".legend span{margin-right:14px;white-space:nowrap}"
     ".curves{display:flex;flex-wrap:wrap;gap:12px}figure{margin:0;width:315px}"
     "figcaption{font-size:13px}figcaption b{float:right}small,.quiet{color:#667080}"
+    ".images{display:flex;flex-wrap:wrap;align-items:flex-start;gap:4px;margin:0 0 4px}.images "
+    "img{max-width:128px;"
+    "max-height:128px;min-height:40px;object-fit:contain;border:1px solid #d5dbe4}"
     "details{margin:8px 0}summary{cursor:pointer;color:#2457a6}";
 
 void cr_html_begin(cr_buf *out, const char *title, const char *under)
 {
     cr_buf_adds(out, "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">"
                      "<head><meta charset=\"utf-8\"/><meta name=\"viewport\" "
-                     "content=\"width=device-width\"/><title>");
+                     "content=\"width=device-width\"/><meta http-equiv=\"Content-Security-Policy\" "
+                     "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\"/>"
+                     "<title>");
     cr_html_adds(out, title);
     cr_buf_addf(out, "</title><style>%s</style></head>\n<body><h1>", style);
     cr_html_adds(out, title);

@@ -1,5 +1,5 @@
 /* html.h -- what the pages that croll writes (plan.html, run.html) have in common: one file each,
- * well-formed XML, pictures as inline SVG, no script, nothing that is fetched. Pure functions on a
+ * well-formed XML, pictures as inline SVG, no script, nothing that is fetched (and no browser would: their policy forbids it). Pure functions on a
  * growing buffer of the caller; any thread.
  */
 #ifndef CR_HTML_H

@@ -152,49 +152,67 @@ static void add_reward_curves(cr_buf *out, json_t *rows)
     json_decref(names);
 }
 
+/* Of its prompt; the first sample of a group has the row, and *has_images says whether it had some. */
+static void add_images(cr_buf *out, cr_thumbnails *images, const json_t *sample, bool *has_images)
+{
+    const json_t *row = json_object_get(sample, "row");
+
+    if (row)
+        *has_images = cr_thumbnails_add(images, row, out);
+    else if (*has_images)
+        cr_buf_adds(out, "<small>images as above</small>");
+}
+
+static void add_sample(cr_buf *out, cr_thumbnails *images, const json_t *sample, bool *has_images)
+{
+    const json_t *prompt = json_object_get(sample, "prompt"),
+                 *response = json_object_get(sample, "response"),
+                 *score = json_object_get(sample, "score");
+
+    cr_buf_adds(out, "<tr><td>");
+    if (json_is_number(score))
+        cr_buf_addf(out, "%.3g", json_number_value(score));
+    else if (json_is_string(json_object_get(sample, "status")))
+        cr_html_adds(out, json_string_value(json_object_get(sample, "status")));
+    cr_buf_adds(out, "</td><td>");
+    add_images(out, images, sample, has_images);
+    cr_buf_adds(out, "<pre>");
+    if (prompt) cr_html_add(out, json_string_value(prompt), json_string_length(prompt));
+    cr_buf_adds(out, "</pre></td><td><pre>");
+    if (response) cr_html_add(out, json_string_value(response), json_string_length(response));
+    cr_buf_adds(out, "</pre></td></tr>\n");
+}
+
 /* The first five samples of one rollouts file. */
-static void add_samples(cr_buf *out, const char *path, const char *title)
+static void add_samples(cr_buf *out, cr_thumbnails *images, const char *path, const char *title)
 {
     cr_buf text = {0};
     cr_err ignored = {0};
     size_t at = 0, n;
     int num = 0;
+    bool has_images = false;
 
     if (cr_file_read(path, &text, &ignored) != CR_OK) return;
     cr_buf_addf(out, "<h2>%s</h2><table><tr><th>score</th><th>prompt</th><th>response</th></tr>\n",
                 title);
     for (const char *line; num < 5 && (line = cr_line_next(&text, &at, &n)); num++) {
-        json_t *row = NULL;
+        json_t *sample = NULL;
         cr_err bad = {0};
-        if (cr_json_parse(line, n, path, &row, &bad) == CR_OK) {
-            json_t *prompt = json_object_get(row, "prompt"),
-                   *response = json_object_get(row, "response"),
-                   *score = json_object_get(row, "score");
-            cr_buf_adds(out, "<tr><td>");
-            if (json_is_number(score))
-                cr_buf_addf(out, "%.3g", json_number_value(score));
-            else if (json_is_string(json_object_get(row, "status")))
-                cr_html_adds(out, json_string_value(json_object_get(row, "status")));
-            cr_buf_adds(out, "</td><td><pre>");
-            if (prompt) cr_html_add(out, json_string_value(prompt), json_string_length(prompt));
-            cr_buf_adds(out, "</pre></td><td><pre>");
-            if (response)
-                cr_html_add(out, json_string_value(response), json_string_length(response));
-            cr_buf_adds(out, "</pre></td></tr>\n");
-        }
-        json_decref(row);
+        if (cr_json_parse(line, n, path, &sample, &bad) == CR_OK)
+            add_sample(out, images, sample, &has_images);
+        json_decref(sample);
     }
     cr_buf_adds(out, "</table>\n");
     cr_buf_free(&text);
 }
 
-static void add_rollouts(cr_buf *out, const char *output_dir)
+static void add_rollouts(cr_buf *out, cr_thumbnails *images, const char *output_dir)
 {
     char **names;
     size_t num = cr_rollout_files(output_dir, &names);
 
-    if (num) add_samples(out, names[0], "Samples of the first step");
-    if (num > 1) add_samples(out, names[num - 1], "Samples of the last step");
+    if (num) add_samples(out, images, names[0], "Samples of the first step");
+    if (num > 1) add_samples(out, images, names[num - 1], "Samples of the last step");
     for (size_t i = 0; i < num; i++)
         cr_free(names[i]);
     cr_free(names);
@@ -268,11 +286,12 @@ static void add_ending(cr_buf *out, const cr_err *ending)
 }
 
 cr_status cr_report_write(const char *output_dir, const char *title, const cr_err *ending,
-                          cr_err *err)
+                          const cr_image_files *images, cr_err *err)
 {
     char *flight = cr_path_join(output_dir, "flight"), *path = cr_path_join(output_dir, "run.html");
     json_t *rows = cr_metrics_lines(output_dir);
     bool has_flight = cr_dir_exists(flight);
+    cr_thumbnails *thumbnails = cr_thumbnails_open(output_dir, images);
     cr_timeline t = {0};
     cr_err unread = {0};
     cr_buf out = {0};
@@ -293,14 +312,15 @@ cr_status cr_report_write(const char *output_dir, const char *title, const cr_er
     cr_buf_adds(&out, "</div>\n");
     add_domain_curves(&out, rows);
     add_reward_curves(&out, rows);
-    cr_verdicts_html(&out, rows, output_dir);
+    cr_verdicts_html(&out, rows, thumbnails, output_dir);
     if (t.num_logs) {
         cr_timeline_html_pictures(&t, &out);
         cr_timeline_html_tables(&t, &out);
     }
-    add_rollouts(&out, output_dir);
+    add_rollouts(&out, thumbnails, output_dir);
     cr_html_end(&out);
     cr_note(cr_file_write_atomic(path, out.data, out.num_bytes, err));
+    cr_thumbnails_close(thumbnails);
     cr_timeline_free(&t);
     json_decref(rows);
     cr_buf_free(&out);

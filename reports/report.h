@@ -3,11 +3,11 @@
 #ifndef CR_REPORT_H
 #define CR_REPORT_H
 
-#include "base/base.h"
+#include "reports/thumbnails.h"
 
 /* Reads metrics.jsonl, flight/ and the first and last rollouts/ file of output_dir, what there is of them,
- * and writes run.html there. ending: why the run ended, or NULL. */
+ * and writes run.html there, and thumbnails/ of the images that it shows. ending: why the run ended, or NULL. */
 CR_MUST cr_status cr_report_write(const char *output_dir, const char *title, const cr_err *ending,
-                                  cr_err *err);
+                                  const cr_image_files *images, cr_err *err);
 
 #endif

@@ -145,16 +145,23 @@ static void add_shares(cr_buf *out, const json_t *rows, const json_t *domains)
 /* ---- samples ---- */
 
 /* A text, or the end of a long one. */
-static void add_cell(cr_buf *out, const json_t *text)
+static void add_text(cr_buf *out, const json_t *text)
 {
     const char *t = json_string_value(text);
     size_t n = json_string_length(text), from = n > TEXT_BYTES ? n - TEXT_BYTES : 0;
 
     while (from < n && ((unsigned char)t[from] & 0xC0) == 0x80)
         from++;
-    cr_buf_adds(out, from ? "<td><pre>.. " : "<td><pre>");
+    cr_buf_adds(out, from ? "<pre>.. " : "<pre>");
     if (t) cr_html_add(out, t + from, n - from);
-    cr_buf_adds(out, "</pre></td>");
+    cr_buf_adds(out, "</pre>");
+}
+
+static void add_cell(cr_buf *out, const json_t *text)
+{
+    cr_buf_adds(out, "<td>");
+    add_text(out, text);
+    cr_buf_adds(out, "</td>");
 }
 
 static void add_score(cr_buf *out, const json_t *sample)
@@ -260,6 +267,7 @@ static void add_slowest(cr_buf *out, const json_t *rows, const json_t *domains,
 /* ---- rows that fail ---- */
 
 typedef struct prompt {
+    json_t *row;   /* the data row, if files have it (owned) */
     json_t *first; /* a sample of it, without verdict if there is one, else the worst (owned) */
     double num, num_failed, sum;
 } prompt;
@@ -267,24 +275,28 @@ typedef struct prompt {
 typedef struct prompts {
     prompt *items;
     size_t num, capacity;
-    json_t *index; /* domain NEWLINE prompt -> place */
+    json_t *index; /* domain NEWLINE digests of images NEWLINE prompt -> place */
 } prompts;
 
-static void add_sample(prompts *p, json_t *sample)
+/* row: that of the sample's group, which its first sample has. */
+static void add_sample(prompts *p, json_t *sample, json_t *row)
 {
     const char *domain = json_string_value(json_object_get(sample, "domain")),
                *text = json_string_value(json_object_get(sample, "prompt"));
     const json_t *score = json_object_get(sample, "score");
     json_t *place;
     bool is_worse;
-    char *key = domain && text ? cr_asprintf("%s\n%s", domain, text) : NULL;
+    char *digests, *key;
     prompt *x;
 
-    if (!key) return;
+    if (!domain || !text) return;
+    digests = cr_thumbnails_digests(row);
+    key = cr_asprintf("%s\n%s\n%s", domain, digests, text);
+    cr_free(digests);
     place = json_object_get(p->index, key);
     if (!place) {
         p->items = cr_grow(p->items, p->num, &p->capacity, sizeof *p->items);
-        p->items[p->num] = (prompt){.first = json_incref(sample)};
+        p->items[p->num] = (prompt){.row = json_incref(row), .first = json_incref(sample)};
         place = json_integer((json_int_t)p->num++);
         json_object_set_new(p->index, key, place);
     }
@@ -325,6 +337,16 @@ static size_t size_of(const char *path)
     return stat(path, &s) == 0 ? (size_t)s.st_size : SIZE_MAX;
 }
 
+/* The row of a sample: its own, or that of the sample before it; before is given up, what is returned is owned. */
+static json_t *row_of(const json_t *sample, json_t *before)
+{
+    json_t *row = json_object_get(sample, "row");
+
+    if (!row) return before;
+    json_decref(before);
+    return json_incref(row);
+}
+
 /* Samples of the newest files; *oldest: name of the first of them. */
 static void read_newest(prompts *p, char *const *paths, size_t num, const char **oldest)
 {
@@ -333,6 +355,7 @@ static void read_newest(prompts *p, char *const *paths, size_t num, const char *
     for (size_t i = num; i-- > 0;) {
         cr_buf text = {0};
         cr_err ignored = {0};
+        json_t *row = NULL;
         size_t at = 0, n, size = size_of(paths[i]);
         if (size > MAX_BYTES - bytes) return;
         bytes += size;
@@ -341,14 +364,18 @@ static void read_newest(prompts *p, char *const *paths, size_t num, const char *
         for (const char *line; text.num_bytes && (line = cr_line_next(&text, &at, &n));) {
             json_t *sample = NULL;
             cr_err bad = {0};
-            if (cr_json_parse(line, n, NULL, &sample, &bad) == CR_OK) add_sample(p, sample);
+            if (cr_json_parse(line, n, NULL, &sample, &bad) == CR_OK) {
+                row = row_of(sample, row);
+                add_sample(p, sample, row);
+            }
             json_decref(sample);
         }
+        json_decref(row);
         cr_buf_free(&text);
     }
 }
 
-static void add_failing_row(cr_buf *out, const prompt *x)
+static void add_failing_row(cr_buf *out, cr_thumbnails *images, const prompt *x)
 {
     const double num_scores = x->num - x->num_failed;
 
@@ -357,15 +384,18 @@ static void add_failing_row(cr_buf *out, const prompt *x)
     cr_buf_addf(out, "</td><td class=\"n\">%.0f</td><td class=\"n\">%.0f</td><td class=\"n\">",
                 x->num, x->num_failed);
     if (num_scores > 0) cr_buf_addf(out, "%.3g", x->sum / num_scores);
+    cr_buf_adds(out, "</td><td>");
+    cr_thumbnails_add(images, x->row, out);
+    add_text(out, json_object_get(x->first, "prompt"));
     cr_buf_adds(out, "</td>");
-    add_cell(out, json_object_get(x->first, "prompt"));
     add_cell(out, json_object_get(x->first, "ground_truth"));
     add_cell(out, json_object_get(x->first, "response"));
     add_cell(out, json_object_get(x->first, "detail"));
     cr_buf_adds(out, "</tr>\n");
 }
 
-static void add_failing(cr_buf *out, const json_t *domains, const char *output_dir)
+static void add_failing(cr_buf *out, const json_t *domains, cr_thumbnails *images,
+                        const char *output_dir)
 {
     prompts p = {.index = json_object()};
     const char *oldest = "", *name;
@@ -392,14 +422,16 @@ static void add_failing(cr_buf *out, const json_t *domains, const char *output_d
                 if (strcmp(json_string_value(json_object_get(x->first, "domain")), name) != 0)
                     continue;
                 if (x->num_failed == 0 && x->sum >= x->num) continue; /* all are right */
-                add_failing_row(out, x);
+                add_failing_row(out, images, x);
                 shown++;
             }
         }
         cr_buf_adds(out, "</table>\n");
     }
-    for (size_t i = 0; i < p.num; i++)
+    for (size_t i = 0; i < p.num; i++) {
+        json_decref(p.items[i].row);
         json_decref(p.items[i].first);
+    }
     for (size_t i = 0; i < num; i++)
         cr_free(paths[i]);
     cr_free(paths);
@@ -407,7 +439,8 @@ static void add_failing(cr_buf *out, const json_t *domains, const char *output_d
     json_decref(p.index);
 }
 
-void cr_verdicts_html(cr_buf *out, const json_t *rows, const char *output_dir)
+void cr_verdicts_html(cr_buf *out, const json_t *rows, cr_thumbnails *images,
+                      const char *output_dir)
 {
     json_t *domains = domains_of(rows), *value;
     const char *name;
@@ -424,7 +457,7 @@ void cr_verdicts_html(cr_buf *out, const json_t *rows, const char *output_dir)
         }
         add_shares(out, rows, domains);
         add_slowest(out, rows, domains, output_dir);
-        add_failing(out, domains, output_dir);
+        add_failing(out, domains, images, output_dir);
     }
     json_decref(domains);
 }

@@ -2,9 +2,10 @@
 #ifndef CR_VERDICTS_HTML_H
 #define CR_VERDICTS_HTML_H
 
-#include "base/json.h"
+#include "reports/thumbnails.h"
 
 /* rows: the parsed lines of metrics.jsonl. Nothing where they have no verdicts. */
-void cr_verdicts_html(cr_buf *out, const json_t *rows, const char *output_dir);
+void cr_verdicts_html(cr_buf *out, const json_t *rows, cr_thumbnails *images,
+                      const char *output_dir);
 
 #endif

@@ -17,6 +17,7 @@ static cr_status report(const char *folder, cr_err *err)
 {
     char *path = cr_path_join(folder, "config.yaml");
     cr_diagnostics d = {0};
+    const cr_image_files images = {0};
     cr_yaml yaml = {0};
     const cr_node *name;
 
@@ -26,7 +27,7 @@ static cr_status report(const char *folder, cr_err *err)
         cr_yaml_load(&yaml, path, NULL, NULL, 0, &d);
         name = yaml.root ? cr_node_get(yaml.root, "exp_name") : NULL;
         cr_note(cr_report_write(folder, name && name->kind == CR_NODE_TEXT ? name->text : folder,
-                                NULL, err));
+                                NULL, &images, err));
     }
     if (yaml.arena) cr_yaml_free(&yaml);
     cr_diagnostics_free(&d);

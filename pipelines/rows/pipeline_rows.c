@@ -338,4 +338,4 @@ static void close_pipeline(void *pipeline)
     cr_free(r);
 }
 
-const cr_pipeline_ops cr_pipeline_rows = {open_pipeline, run_pipeline, close_pipeline};
+const cr_pipeline_ops cr_pipeline_rows = {open_pipeline, run_pipeline, NULL, close_pipeline};

@@ -1,6 +1,7 @@
 #!/bin/bash
 # `croll run` of rlvr on pictures (scripts/make_pictures), rows with and without mixed, on two ranks: the score rises from chance, log-probs of generation
-# and training are the same bits at every step, in bfloat16 too; killed and resumed exactly; a file with the keys of ROLL's vision-language run (tests/roll)
+# and training are the same bits at every step, in bfloat16 too; killed and resumed exactly; run.html has the pictures of its samples,
+# whose names are text and nothing else, and croll report writes it again; a file with the keys of ROLL's vision-language run (tests/roll)
 # on Parquet rows of its form, scaled down: every tag is scored by its rule. With ROLL_EXAMPLES=FOLDER (`examples` of a checkout) ROLL's own file. Needs python3.
 # Not covered: the whole way to 0.9 and its seeds (docs/vision.md).
 . tests/e2e/run.inc
@@ -18,11 +19,15 @@ taught() {
 }
 taught warm warm.jsonl 60 # the form of an answer, and nothing of its picture
 python3 - $tmp/home <<'PY'
-import json, sys
+import json, os, sys
 rows = list(map(json.loads, open(sys.argv[1] + "/train.jsonl")))
 for i in range(0, len(rows), 4): # every fourth a sum without a picture
     rows[i].pop("images")
     rows[i]["messages"] = [dict(role="user", content=f"{int(rows[i]['ground_truth']) - 1}+1=")]
+for row in rows: # names that a page must not take for its own
+    for i, name in enumerate(row.get("images", [])):
+        row["images"][i] = f'"><script>alert("{name}")'
+        os.link(f"{sys.argv[1]}/pictures/{name}", f"{sys.argv[1]}/pictures/{row['images'][i]}")
 open(sys.argv[1] + "/mixed.jsonl", "w").write("".join(json.dumps(r) + "\n" for r in rows))
 PY
 
@@ -52,6 +57,30 @@ rlvr half max_steps=3 actor_train.model_args.dtype=bf16 actor_train.strategy_arg
     actor_infer.model_args.dtype=bf16 actor_infer.strategy_args.strategy_config.param_dtype=bf16
 [ $code = 0 ] || fail "half: exit code $code"
 exact half 3
+python3 - $tmp/half/run.html $tmp/learns/run.html <<'PY' || fail "run.html"
+import base64, os, re, sys, xml.etree.ElementTree as tree
+for path in sys.argv[1:]:
+    text = open(path, encoding="utf-8").read()
+    pictures = []
+    for e in tree.fromstring(text).iter():
+        name = e.tag.split("}")[1]
+        assert name not in ("script", "link", "iframe", "object", "embed"), name
+        assert not any(key.startswith("on") or key == "href" for key in e.attrib), e.attrib
+        if name == "img":
+            pictures.append(e.attrib["src"])
+            assert re.fullmatch(r"\"><script>alert\(\"\d+\.png\"\)", e.attrib["alt"]), e.attrib["alt"]
+        else:
+            assert "src" not in e.attrib, e.attrib
+    for src in pictures:
+        head, data = src.split(",")
+        assert head == "data:image/webp;base64" and base64.b64decode(data)[8:12] == b"WEBP", head
+    assert len(pictures) >= 2 and sum(map(len, pictures)) < 100_000, (len(pictures), sum(map(len, pictures)))
+    assert 1 <= len(os.listdir(os.path.dirname(path) + "/thumbnails")) <= 48
+    assert "default-src 'none'" in text
+PY
+mv $tmp/half/run.html $tmp/before.html
+"$CROLL" report $tmp/half
+cmp $tmp/half/run.html $tmp/before.html || fail "report writes another page"
 
 # killed in the middle of a step, and resumed
 rlvr whole max_steps=12 save_steps=3

@@ -63,6 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"rollouts/step-000000.jsonl", "metrics.jsonl"};
     const cr_config config = {.track_with = CR_TRACK_NONE};
+    const cr_image_files images = {0};
     cr_tracker *tracker;
     cr_buf kept = {0};
     cr_err err = {0};
@@ -71,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (!fuzz_folder[0]) fuzz_begin("rollouts");
     fuzz_put_all(names, CR_COUNT(names), data, size);
-    CR_CHECK(cr_report_write(fuzz_folder, "<fuzz>", NULL, &err) == CR_OK, "%s", err.msg);
+    CR_CHECK(cr_report_write(fuzz_folder, "<fuzz>", NULL, &images, &err) == CR_OK, "%s", err.msg);
     score_again();
     CR_CHECK(cr_tracker_open(&config, fuzz_folder, 5, &tracker, &err) == CR_OK, "%s", err.msg);
     cr_tracker_close(tracker);

@@ -1,4 +1,4 @@
-/* reports_verdicts.c -- verdicts in run.html: counts and shares by cause, the slowest samples in order, the rows that fail, and metrics
+/* reports_verdicts.c -- verdicts in run.html: counts and shares by cause, the slowest samples in order, the rows that fail, also by their images, and metrics
  * and files that are not as they should be. Not covered: what it looks like; any bytes (fuzz_metrics).
  */
 #include "reports/verdicts_html.h"
@@ -31,13 +31,15 @@ static void put(const char *name, const char *text)
 /* The page's part for these lines of metrics; owned. */
 static char *part_of(const char *lines)
 {
+    cr_thumbnails *images = cr_thumbnails_open(temp_folder, &(cr_image_files){0});
     json_t *rows = NULL;
     cr_buf out = {0};
     cr_err err = {0};
 
     assert_int_equal(cr_json_parse(lines, strlen(lines), "metrics", &rows, &err), CR_OK);
     cr_buf_adds(&out, "");
-    cr_verdicts_html(&out, rows, temp_folder);
+    cr_verdicts_html(&out, rows, images, temp_folder);
+    cr_thumbnails_close(images);
     json_decref(rows);
     return out.data;
 }
@@ -92,6 +94,34 @@ static void page(void **state)
     cr_free(html);
 }
 
+/* Rows that ask the same of other images are others; the second sample of a group has no row of its own. */
+static void other_images(void **state)
+{
+    char *html, *at;
+
+#define WITH_ROW(id, score, image)                                                       \
+    "{\"id\":\"" id "\",\"domain\":\"sums\",\"prompt\":\"which?\",\"response\":\"of " id \
+    "\",\"score\":" score                                                                \
+    ",\"status\":\"ok\",\"row\":{\"images\":[{\"num_bytes\":9,\"path\":\"" image         \
+    ".png\",\"sha256\":\"" image "\"}]}}\n"
+#define A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+    (void)state;
+    put("rollouts/step-000001.jsonl",
+        WITH_ROW("0000010000000000", "0", A) SAMPLE("0000010000000001", "which?", "0", "ok", "")
+            WITH_ROW("0000010000000002", "0.5", B)
+                SAMPLE("0000010000000003", "which?", "0.5", "ok", ""));
+    html = part_of("[" METRICS(1, 0, 2, 1, 1) "]");
+    at = strstr(html, "Rows that fail");
+    assert_non_null(at);
+    check_order(at, (const char *const[]){
+                        "<td class=\"n\">2</td><td class=\"n\">0</td><td class=\"n\">0</td>",
+                        A ".png</small>",
+                        "<td class=\"n\">2</td><td class=\"n\">0</td><td class=\"n\">0.5</td>",
+                        B ".png</small>", NULL});
+    cr_free(html);
+}
+
 static void odd_files(void **state)
 {
     char *html = part_of("[{\"step\":0}]");
@@ -117,7 +147,8 @@ static void odd_files(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(page), cmocka_unit_test(odd_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(page), cmocka_unit_test(other_images),
+                                       cmocka_unit_test(odd_files)};
 
     return cmocka_run_group_tests(tests, make_temp_folder, remove_temp_folder);
 }
