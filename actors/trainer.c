@@ -2,6 +2,7 @@
  * (see trainer_impl.h). */
 #include "actors/packing.h"
 #include "actors/trainer_impl.h"
+#include "rl/distill.h"
 
 #include <string.h>
 
@@ -21,8 +22,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     t->is_train = args.is_train;
     t->distribution = cr_distribution_of_all(a->config);
     if (a->config->kind == CR_PIPELINE_DISTILL && a->role == CR_ROLE_TEACHER)
-        t->distribution.temperature = (float)(a->config->distill.kd.kd_temperature *
-                                              a->config->distill.kd.teacher_temperature);
+        t->distribution.temperature = cr_kd_teacher_temperature(&a->config->distill.kd);
     t->is_shared = cr_phase_is_shared(&a->layout, a->role);
     cr_experts_set(a->model, w);
     cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));

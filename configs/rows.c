@@ -193,7 +193,7 @@ static void derive_teacher_batch(cr_config *c, cr_node *root, cr_diagnostics *d)
     cr_node *block = cr_node_get(root, "teacher"), *args = cr_node_get(block, "training_args");
 
     if (!args || args->kind != CR_NODE_MAP) return;
-    if (!cri_is_in_file(block, "infer_batch_size") &&
+    if (!cri_is_in_file(block, "infer_batch_size") && !cri_is_given(block, "service") &&
         cri_is_in_file(args, "per_device_train_batch_size"))
         cri_set_int(c, block, "infer_batch_size", cri_int_of(args, "per_device_train_batch_size"));
     cr_diagnose(d, CR_NOTE, args->place,
@@ -215,11 +215,13 @@ static void check_distill(const cr_config *c, cr_diagnostics *d)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "logits_topk"),
                     "logits_topk: 0 is not available yet with student.model_args.ulysses_size "
                     "above 1 (give a number of words)");
-    if (t->service.url)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "teacher.service"),
-                    "teacher.service: a service answers with the log-prob of each token, "
-                    "distillation needs the likeliest words of each (give the teacher a model and "
-                    "a device_mapping)");
+    if (t->service.url && !c->distill.kd.logits_topk)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "logits_topk"),
+                    "logits_topk: 0 needs the teacher's states, and teacher.service answers with "
+                    "log-probs (give a number of ids, or the teacher a model and a "
+                    "device_mapping)");
+    else if (t->service.url)
+        return;
     else if (!t->is_mapped)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "teacher"), "teacher.device_mapping is missing");
     else

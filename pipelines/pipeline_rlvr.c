@@ -206,7 +206,7 @@ static cr_status open_scored(rlvr *s, cr_err *err)
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = workers[r];
         if (!w || !w->is_needed || w->is_of_trainer) continue;
-        CR_TRY(w->service.url ? cr_role_service_open(s->c, w, &s->learning.services[r], err)
+        CR_TRY(w->service.url ? cr_role_service_open(s->c, w, 0, &s->learning.services[r], err)
                               : cr_vocabulary_check(s->c, w, s->tokenizer, err));
     }
     return CR_OK;

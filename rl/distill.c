@@ -10,6 +10,11 @@ const char *const cr_kd_names[CR_NUM_KDS + 1] = {
     "forward_kl",        "reverse_kl",    "adaptive_kl", "skewed_forward_kl",
     "skewed_reverse_kl", "js_divergence", NULL};
 
+float cr_kd_teacher_temperature(const cr_kd_config *c)
+{
+    return (float)(c->kd_temperature * c->teacher_temperature);
+}
+
 /* ---- entries ---- */
 
 /* A logarithm of a probability of 0 counts nothing where it is multiplied with that. */

@@ -42,6 +42,9 @@ typedef struct cr_kd_config {
 
 #define CR_KD_MIN_TAIL 0x1p-23
 
+/* At which the teacher is asked for log-probs. */
+float cr_kd_teacher_temperature(const cr_kd_config *c);
+
 /* Of num entries with log p and log q, whose probabilities add up to 1: the loss, and into grad its derivatives with respect to
  * log q, as if those were independent. */
 double cr_kd_entries(const cr_kd_config *c, size_t num, const double *log_p, const double *log_q,

@@ -36,9 +36,8 @@ static int by_id(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The ids of one token; sorted [num] is scratch. */
-static cr_status check_chosen(const int32_t *ids, const float *log_probs, size_t num,
-                              int64_t vocab_size, int32_t *sorted, cr_err *err)
+cr_status cr_chosen_check(const int32_t *ids, const float *log_probs, size_t num,
+                          int64_t vocab_size, int32_t *sorted, cr_err *err)
 {
     memcpy(sorted, ids, num * sizeof *ids);
     qsort(sorted, num, sizeof *sorted, by_id);
@@ -78,7 +77,8 @@ cr_status cr_teacher_outputs_read(const cr_record *r, const cr_samples *s, int64
                        num_ids, all);
     sorted = CR_NEW_ARRAY(int32_t, out->num);
     for (size_t at = 0; at < all && err->status == CR_OK; at += out->num)
-        cr_note(check_chosen(out->ids + at, out->numbers + at, out->num, vocab_size, sorted, err));
+        cr_note(
+            cr_chosen_check(out->ids + at, out->numbers + at, out->num, vocab_size, sorted, err));
     cr_free(sorted);
     return err->status;
 }

@@ -39,6 +39,10 @@ typedef struct cr_teacher_outputs {
         ids; /* below the vocabulary's size and each once in a token; -1: one that the student does not have; NULL: states */
     const float *numbers; /* log-probs (of -1: -inf), or states */
 } cr_teacher_outputs;
+/* What a teacher says of one token: ids [num], each once, below vocab_size, with a finite log-prob, or -1 with -inf; sorted [num] is scratch.
+ * CR_EFORMAT, CR_ENUMERIC. */
+CR_MUST cr_status cr_chosen_check(const int32_t *ids, const float *log_probs, size_t num,
+                                  int64_t vocab_size, int32_t *sorted, cr_err *err);
 CR_MUST cr_status cr_teacher_outputs_read(const cr_record *r, const cr_samples *s,
                                           int64_t vocab_size, cr_teacher_outputs *out, cr_err *err);
 

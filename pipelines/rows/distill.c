@@ -9,25 +9,23 @@
 #include <math.h>
 
 typedef struct distill {
-    int64_t vocab;  /* of the student */
-    int64_t top;    /* ids of a token that the teacher is asked for; 0: its states */
-    int64_t hidden; /* numbers of a state */
+    cr_role_service *service; /* the teacher, or NULL */
+    int64_t vocab;            /* of the student */
+    int64_t top;              /* ids of a token that the teacher is asked for; 0: its states */
+    int64_t hidden;           /* numbers of a state */
 } distill;
 
 static cr_status open_teacher(cr_rows *r, cr_err *err)
 {
     const cr_worker_config *teacher = &r->c->teacher;
     distill *d = r->own = CR_NEW(distill);
-    int64_t its = 0, most;
 
-    CR_TRY(cr_vocabulary_check(r->c, teacher, r->tokenizer, err));
     CR_TRY(cr_model_number_read(r->c->train.model_path, "vocab_size", &d->vocab, err));
-    CR_TRY(cr_model_number_read(teacher->model_path, "vocab_size", &its, err));
-    CR_TRY(cr_model_number_read(teacher->model_path, "hidden_size", &d->hidden, err));
-    most = its < d->vocab ? its : d->vocab;
     d->top = (int64_t)r->c->distill.kd.logits_topk;
-    if (d->top > most) d->top = most;
-    return CR_OK;
+    if (d->top > d->vocab) d->top = d->vocab; /* the teacher has no fewer */
+    if (teacher->service.url) return cr_role_service_open(r->c, teacher, d->top, &d->service, err);
+    CR_TRY(cr_vocabulary_check(r->c, teacher, r->tokenizer, err));
+    return cr_model_number_read(teacher->model_path, "hidden_size", &d->hidden, err);
 }
 
 static cr_status load(cr_rows *r, const cr_worker_config *from, cr_dataset *data, cr_err *err)
@@ -46,7 +44,7 @@ static void drop_unknown(struct cr_batch_teacher *w, size_t num_tokens, int64_t 
     }
 }
 
-static cr_status ask_teacher(cr_rows *r, cr_sample_batch *b, cr_err *err)
+static cr_status ask_ranks(cr_rows *r, cr_sample_batch *b, cr_err *err)
 {
     const distill *d = r->own;
     cr_record command = {0};
@@ -60,10 +58,19 @@ static cr_status ask_teacher(cr_rows *r, cr_sample_batch *b, cr_err *err)
     if (cr_role_call_run(r->run, &call, err) == CR_OK)
         cr_note(
             cr_role_call_read_teacher(&call, (size_t)(d->top ? d->top : d->hidden), !d->top, err));
-    if (err->status == CR_OK && d->top) drop_unknown(&b->teacher, b->num_tokens, d->vocab);
     cr_role_call_free(&call);
     cr_record_free(&command);
     return err->status;
+}
+
+static cr_status ask_teacher(cr_rows *r, cr_sample_batch *b, cr_err *err)
+{
+    const distill *d = r->own;
+
+    CR_TRY(d->service ? cr_role_service_ask_teacher(d->service, r->run, b, err)
+                      : ask_ranks(r, b, err));
+    if (d->top) drop_unknown(&b->teacher, b->num_tokens, d->vocab);
+    return CR_OK;
 }
 
 static cr_status train(cr_rows *r, const uint32_t *rows, double lr, cr_metrics *m, cr_err *err)
@@ -92,9 +99,20 @@ static cr_status train(cr_rows *r, const uint32_t *rows, double lr, cr_metrics *
     return CR_OK;
 }
 
+static cr_status begin(cr_rows *r, cr_err *err)
+{
+    const distill *d = r->own;
+
+    return d->service ? cr_role_service_record(d->service, r->run->output_dir, err) : CR_OK;
+}
+
 static void end(cr_rows *r)
 {
-    cr_free(r->own);
+    distill *d = r->own;
+
+    if (!d) return;
+    cr_role_service_close(d->service);
+    cr_free(d);
 }
 
 const cr_rows_kind cr_rows_distill = {.ask = CR_ASK_DISTILL_STEP,
@@ -104,4 +122,5 @@ const cr_rows_kind cr_rows_distill = {.ask = CR_ASK_DISTILL_STEP,
                                       .load = load,
                                       .train = train,
                                       .validate = cr_rows_validate_answers,
+                                      .begin = begin,
                                       .end = end};

@@ -26,7 +26,7 @@ static cr_status load(cr_rows *r, const cr_worker_config *from, cr_dataset *data
         r->own = d = CR_NEW(dpo);
         d->data.fd = d->validation.fd = -1;
         if (!w->is_of_trainer)
-            CR_TRY(w->service.url ? cr_role_service_open(r->c, w, &d->service, err)
+            CR_TRY(w->service.url ? cr_role_service_open(r->c, w, 0, &d->service, err)
                                   : cr_vocabulary_check(r->c, w, r->tokenizer, err));
     }
     return cr_rows_load(r, from, cr_prompt_encode_pair, data, err);

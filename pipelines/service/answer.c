@@ -2,17 +2,27 @@
 #include "pipelines/service/service.h"
 
 #include "base/json.h"
+#include "samples/train.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Exactly num floats, little-endian, in base64; false: it is something else. */
-static bool read_floats(const char *text, size_t num_bytes, size_t num, cr_buf *out)
+/* Exactly num floats or ids of 4 bytes, little-endian, in base64, of which those from `skipped` on go to `out`; false: it is something
+ * else. */
+static bool read_numbers(const json_t *scores, const char *key, size_t num, size_t skipped,
+                         void *out)
 {
-    cr_buf_clear(out);
-    return num_bytes == (num * sizeof(float) + 2) / 3 * 4 && cr_base64_read(text, num_bytes, out) &&
-           out->num_bytes == num * sizeof(float);
+    const json_t *text = json_object_get(scores, key);
+    size_t num_bytes = json_string_length(text);
+    cr_buf all = {0};
+    bool is_right = json_is_string(text) && num_bytes == (num * 4 + 2) / 3 * 4 &&
+                    cr_base64_read(json_string_value(text), num_bytes, &all) &&
+                    all.num_bytes == num * 4;
+
+    if (is_right) memcpy(out, all.data + skipped * 4, (num - skipped) * 4);
+    cr_buf_free(&all);
+    return is_right;
 }
 
 /* ---- answers ---- */
@@ -24,26 +34,37 @@ static const char *text_of(const json_t *map, const char *key)
     return text ? text : "";
 }
 
-/* The numbers of one prompt, of which the last num_each are wanted. */
+/* The likeliest ids of the places of prompt i. */
+static cr_status check_ids(const cr_role_service_want *want, size_t i, const int32_t *ids,
+                           const float *log_probs, cr_err *err)
+{
+    int32_t *work = CR_NEW_ARRAY(int32_t, want->top);
+
+    for (size_t k = 0; k < want->num_each[i] && err->status == CR_OK; k++)
+        if (cr_chosen_check(ids + k * want->top, log_probs + k * want->top, want->top,
+                            want->vocab_size, work, err) != CR_OK)
+            cr_fail_add(err, "prompt %zu, place %zu", i, want->first[i] + k);
+    cr_free(work);
+    return err->status;
+}
+
+/* The numbers of one prompt, of which those of the last num_each places are wanted. */
 static cr_status read_choice(const json_t *choice, const cr_role_service_want *want, size_t i,
-                             float *out, cr_err *err)
+                             int32_t *ids, float *out, cr_err *err)
 {
     const json_t *scores = json_object_get(choice, "croll_scores"),
-                 *start = json_object_get(scores, "start"),
-                 *numbers = json_object_get(scores, "log_probs");
-    size_t skipped = want->first[i] - want->start, num = skipped + want->num_each[i];
-    cr_buf floats = {0};
+                 *start = json_object_get(scores, "start");
+    const char *key = want->top ? "top_log_probs" : "log_probs";
+    size_t each = want->top ? want->top : 1, skipped = want->first[i] - want->start,
+           num = skipped + want->num_each[i];
 
     if (!json_is_integer(start) || json_integer_value(start) != (json_int_t)want->start ||
-        !json_is_string(numbers) ||
-        !read_floats(json_string_value(numbers), json_string_length(numbers), num, &floats)) {
-        cr_buf_free(&floats);
+        !read_numbers(scores, key, num * each, skipped * each, out) ||
+        (want->top && !read_numbers(scores, "top_ids", num * each, skipped * each, ids)))
         return cr_fail(err, CR_EFORMAT,
-                       "prompt %zu has no croll_scores.log_probs of %zu tokens from place %zu", i,
-                       num, want->start);
-    }
-    memcpy(out, floats.data + skipped * sizeof *out, want->num_each[i] * sizeof *out);
-    cr_buf_free(&floats);
+                       "prompt %zu has no croll_scores.%s of %zu tokens from place %zu, %zu each",
+                       i, key, num, want->start, each);
+    if (want->top) return check_ids(want, i, ids, out, err);
     for (size_t k = 0; k < want->num_each[i]; k++)
         if (!isfinite(out[k]) || out[k] > 0)
             return cr_fail(err, CR_ENUMERIC, "prompt %zu: the log-prob at place %zu is %g", i,
@@ -52,15 +73,16 @@ static cr_status read_choice(const json_t *choice, const cr_role_service_want *w
 }
 
 /* Choices may come in any order: each says which prompt it is of. */
-static cr_status read_choices(const json_t *root, const cr_role_service_want *want, float *out,
-                              cr_err *err)
+static cr_status read_choices(const json_t *root, const cr_role_service_want *want, int32_t *ids,
+                              float *out, cr_err *err)
 {
     const json_t *choices = json_object_get(root, "choices"), *choice;
+    const size_t each = want->top ? want->top : 1;
     bool *has = CR_NEW_ARRAY(bool, want->num);
     size_t *at = CR_NEW_ARRAY(size_t, want->num + 1), k;
 
     for (size_t i = 0; i < want->num; i++)
-        at[i + 1] = at[i] + want->num_each[i];
+        at[i + 1] = at[i] + want->num_each[i] * each;
     if (strcmp(text_of(json_object_get(root, "croll"), "weights_sha256"), want->weights) != 0)
         cr_fail(err, CR_EFORMAT, "the answer is not of the weights %.12s", want->weights);
     else if (json_array_size(choices) != want->num)
@@ -73,7 +95,8 @@ static cr_status read_choices(const json_t *root, const cr_role_service_want *wa
         if (i < 0 || i >= (json_int_t)want->num || has[i])
             cr_fail(err, CR_EFORMAT, "index %lld is not that of one more prompt", (long long)i);
         else
-            cr_note(read_choice(choice, want, (size_t)i, out + at[i], err));
+            cr_note(read_choice(choice, want, (size_t)i, want->top ? ids + at[i] : NULL,
+                                out + at[i], err));
         if (err->status == CR_OK) has[i] = true;
     }
     cr_free(has);
@@ -82,12 +105,13 @@ static cr_status read_choices(const json_t *root, const cr_role_service_want *wa
 }
 
 cr_status cr_role_service_read_answer(const char *body, size_t num_bytes,
-                                      const cr_role_service_want *want, float *out, cr_err *err)
+                                      const cr_role_service_want *want, int32_t *ids, float *out,
+                                      cr_err *err)
 {
     json_t *root;
 
     CR_TRY(cr_json_parse(body, num_bytes, "the answer", &root, err));
-    cr_note(read_choices(root, want, out, err));
+    cr_note(read_choices(root, want, ids, out, err));
     json_decref(root);
     return err->status;
 }

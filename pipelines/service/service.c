@@ -3,6 +3,7 @@
 #include "http/client.h"
 
 #include "base/json.h"
+#include "rl/distill.h"
 #include "scorers/service.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@
 enum {
     ANSWER_BYTES = 256 << 20,
     REQUEST_SAMPLES = 64, /* of one request, and */
-    REQUEST_TOKENS = 32768
+    REQUEST_TOKENS = 32768,
+    REQUEST_IDS = REQUEST_TOKENS * 256 /* likeliest ones, of which fewer tokens have more */
 };
 #define REACH_S 10.0 /* at the start, before the model is waited for */
 #define WATCH_S 0.1
@@ -22,6 +24,8 @@ struct cr_role_service {
     const cr_service_keys *keys; /* borrowed */
     cr_http_client *client;
     cr_role_service_identity identity;
+    int64_t top; /* likeliest ids of each token that are wanted; 0: its log-prob */
+    float temperature;
 };
 
 /* ---- one request ---- */
@@ -48,11 +52,24 @@ static void write_request(const cr_role_service *r, const prompt *prompts, size_
         cr_buf_addc(out, ']');
     }
     cr_buf_addf(out,
-                "],\"max_tokens\":0,\"prompt_logprobs\":0,\"prompt_logprob_start\":%zu,"
-                "\"encoding_format\":\"base64\",\"croll\":{\"expect_weights\":\"%s\","
+                "],\"max_tokens\":0,\"prompt_logprobs\":%lld,\"prompt_logprob_start\":%zu,"
+                "\"temperature\":%.9g,\"encoding_format\":\"base64\",\"croll\":{"
+                "\"logprobs_mode\":\"processed\",\"expect_weights\":\"%s\","
                 "\"expect_tokenizer\":\"%s\"}}",
-                start, r->keys->expect_weights ? r->keys->expect_weights : id->weights,
-                id->tokenizer);
+                (long long)r->top, start, (double)r->temperature,
+                r->keys->expect_weights ? r->keys->expect_weights : id->weights, id->tokenizer);
+}
+
+static cr_role_service_want want_of(const cr_role_service *r, size_t num, size_t start,
+                                    const size_t *first, const size_t *num_each)
+{
+    return (cr_role_service_want){.weights = r->identity.weights,
+                                  .num = num,
+                                  .start = start,
+                                  .first = first,
+                                  .num_each = num_each,
+                                  .top = (size_t)r->top,
+                                  .vocab_size = r->identity.vocab_size};
 }
 
 /* A call that is waited for alone, before there is a run. */
@@ -152,26 +169,31 @@ static cr_status try_request(cr_role_service *r, cr_err *err)
     static const int32_t ids[2] = {0, 0};
     static const size_t first = 1, num_each = 1;
     const prompt one = {{ids}, {2}};
-    const cr_role_service_want want = {r->identity.weights, 1, 1, &first, &num_each};
+    const cr_role_service_want want = want_of(r, 1, 1, &first, &num_each);
     cr_http_call call = {.method = "POST", .path = "/completions"};
-    float log_prob;
+    float *numbers = CR_NEW_ARRAY(float, want.top + 1);
+    int32_t *chosen = CR_NEW_ARRAY(int32_t, want.top + 1);
 
     write_request(r, &one, 1, 1, &call.body);
     if (ask_alone(r, &call, r->keys->timeout, err) == CR_OK)
-        cr_note(cr_role_service_read_answer(call.answer.data, call.answer.num_bytes, &want,
-                                            &log_prob, err));
+        cr_note(cr_role_service_read_answer(call.answer.data, call.answer.num_bytes, &want, chosen,
+                                            numbers, err));
     cr_http_call_free(&call);
+    cr_free(numbers);
+    cr_free(chosen);
     return err->status;
 }
 
-cr_status cr_role_service_open(const cr_config *c, const cr_worker_config *w, cr_role_service **out,
-                               cr_err *err)
+cr_status cr_role_service_open(const cr_config *c, const cr_worker_config *w, int64_t top,
+                               cr_role_service **out, cr_err *err)
 {
     cr_role_service *r = CR_NEW(cr_role_service);
     const cr_service_keys *k = r->keys = &w->service;
 
     *out = NULL;
     r->role = w->name;
+    r->top = top;
+    r->temperature = top ? cr_kd_teacher_temperature(&c->distill.kd) : 1;
     if (cr_service_open(k, NULL, ANSWER_BYTES, &r->client, err) != CR_OK)
         cr_fail_add(err, "service");
     CR_TRY_GOTO(failed, err->status);
@@ -232,13 +254,14 @@ typedef struct part {
 } part;
 
 /* The longest row of samples from `first` on that one request takes. */
-static size_t end_of_part(const cr_sample_batch *b, size_t first)
+static size_t end_of_part(const cr_role_service *r, const cr_sample_batch *b, size_t first)
 {
+    const size_t max = r->top > 256 ? REQUEST_IDS / (size_t)r->top : REQUEST_TOKENS;
     size_t end = first, tokens = 0;
 
     while (end < b->num && end - first < REQUEST_SAMPLES) {
         tokens += b->samples[end].num_prompt + b->samples[end].num_response;
-        if (tokens > REQUEST_TOKENS && end > first) break;
+        if (tokens > max && end > first) break;
         end++;
     }
     return end;
@@ -277,25 +300,21 @@ static void add_part(cr_role_service *r, const cr_sample_batch *b, part *p, doub
     cr_http_client_add(r->client, &p->call, 0);
 }
 
+/* Into ids and numbers of all response tokens of the batch. */
 static cr_status take_part(const cr_role_service *r, const cr_sample_batch *b, const part *p,
-                           double *log_probs, cr_err *err)
+                           int32_t *ids, float *numbers, cr_err *err)
 {
     prompt prompts[REQUEST_SAMPLES];
     size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
-        num = list_prompts(b, p, prompts, first, num_each), at = b->start[p->first],
-        num_tokens = b->start[p->end] - at;
-    const cr_role_service_want want = {r->identity.weights, num, p->start, first, num_each};
-    float *numbers;
+        num = list_prompts(b, p, prompts, first, num_each),
+        at = b->start[p->first] * (size_t)(r->top ? r->top : 1);
+    const cr_role_service_want want = want_of(r, num, p->start, first, num_each);
 
     CR_TRY(cr_http_call_check(r->client, &p->call, err));
-    numbers = CR_NEW_ARRAY(float, num_tokens);
-    if (cr_role_service_read_answer(p->call.answer.data, p->call.answer.num_bytes, &want, numbers,
-                                    err) == CR_OK)
-        for (size_t t = 0; t < num_tokens; t++)
-            log_probs[at + t] = numbers[t];
-    else if (err->status != CR_ENUMERIC)
+    if (cr_role_service_read_answer(p->call.answer.data, p->call.answer.num_bytes, &want,
+                                    ids ? ids + at : NULL, numbers + at, err) != CR_OK &&
+        err->status != CR_ENUMERIC)
         err->status = CR_EPEER;
-    cr_free(numbers);
     return err->status;
 }
 
@@ -304,16 +323,15 @@ const char *cr_role_service_weights(const cr_role_service *r)
     return r->identity.weights;
 }
 
-cr_status cr_role_service_ask(cr_role_service *r, cr_run *run, cr_sample_batch *b,
-                              cr_batch_column column, cr_err *err)
+static cr_status ask(cr_role_service *r, cr_run *run, const cr_sample_batch *b, int32_t *ids,
+                     float *numbers, cr_err *err)
 {
-    double *log_probs = cr_sample_batch_add(b, column);
     double deadline_s = cr_now_s() + r->keys->timeout;
     size_t n = b->num, num = 0, num_left = 0;
     part *parts = CR_NEW_ARRAY(part, n); /* none moves while it is under way */
 
     for (size_t first = 0; first < n; first = parts[num++].end) {
-        parts[num] = (part){.first = first, .end = end_of_part(b, first)};
+        parts[num] = (part){.first = first, .end = end_of_part(r, b, first)};
         add_part(r, b, &parts[num], deadline_s);
         num_left += parts[num].call.path != NULL;
     }
@@ -322,11 +340,35 @@ cr_status cr_role_service_ask(cr_role_service *r, cr_run *run, cr_sample_batch *
         if (call) num_left--;
         if (!call)
             cr_note(cr_run_watch(run, err));
-        else if (take_part(r, b, (const part *)(const void *)call, log_probs, err) != CR_OK)
+        else if (take_part(r, b, (const part *)(const void *)call, ids, numbers, err) != CR_OK)
             cr_fail_add(err, "step %lld: %s.service", (long long)run->step, r->role);
     }
     for (size_t i = 0; i < num; i++)
         cr_http_call_free(&parts[i].call);
     cr_free(parts);
     return err->status;
+}
+
+cr_status cr_role_service_ask(cr_role_service *r, cr_run *run, cr_sample_batch *b,
+                              cr_batch_column column, cr_err *err)
+{
+    double *log_probs = cr_sample_batch_add(b, column);
+    float *numbers = CR_NEW_ARRAY(float, b->num_tokens + 1);
+
+    if (ask(r, run, b, NULL, numbers, err) == CR_OK)
+        for (size_t t = 0; t < b->num_tokens; t++)
+            log_probs[t] = numbers[t];
+    cr_free(numbers);
+    return err->status;
+}
+
+cr_status cr_role_service_ask_teacher(cr_role_service *r, cr_run *run, cr_sample_batch *b,
+                                      cr_err *err)
+{
+    struct cr_batch_teacher *w = &b->teacher;
+
+    w->num = (size_t)r->top;
+    w->ids = CR_NEW_ARRAY(int32_t, b->num_tokens * w->num + 1);
+    w->numbers = CR_NEW_ARRAY(float, b->num_tokens * w->num + 1);
+    return ask(r, run, b, w->ids, w->numbers, err);
 }

@@ -1,4 +1,4 @@
-/* service.h -- log-probs of a role that scores (reference, teacher) from a running `croll serve` instead of ranks, and
+/* service.h -- log-probs of a role that scores (reference, teacher), of tokens or of the likeliest ids, from a running `croll serve` instead of ranks, and
  * whether its ids are those of the run, which every such role is asked before anything starts.
  *
  * Flow 6 of 7. Token ids go out, float32 come back as they are (base64); both sides use ids of one tokenizer. The service
@@ -22,18 +22,22 @@ typedef struct cr_role_service_identity {
 } cr_role_service_identity;
 
 typedef struct cr_role_service cr_role_service;
-/* The service of the role w (borrowed). CR_EABSENT: it cannot be reached; CR_ECONFIG: it does not fit this run. */
+/* The service of the role w (borrowed), which will be asked for the log-prob of each token, or, top above 0, for those of its top
+ * likeliest ids at the temperature of a distillation's teacher. CR_EABSENT: it cannot be reached; CR_ECONFIG: it does not fit this run. */
 CR_MUST cr_status cr_role_service_open(const cr_config *config, const cr_worker_config *w,
-                                       cr_role_service **out, cr_err *err);
+                                       int64_t top, cr_role_service **out, cr_err *err);
 void cr_role_service_close(cr_role_service *r); /* accepts NULL */
 /* Write OUTPUT_DIR/ROLE.json: a run that is resumed must have the weights that are written there. */
 CR_MUST cr_status cr_role_service_record(const cr_role_service *r, const char *output_dir,
                                          cr_err *err);
 /* Identity of its weights. */
 const char *cr_role_service_weights(const cr_role_service *r);
-/* Log-probs of all response tokens of the batch, into the column. A failure ends its use: only cr_role_service_close may follow. */
+/* Log-probs of all response tokens of the batch, into the column, or the likeliest ids of each, into b->teacher. A failure ends its
+ * use: only cr_role_service_close may follow. */
 CR_MUST cr_status cr_role_service_ask(cr_role_service *r, cr_run *run, cr_sample_batch *b,
                                       cr_batch_column column, cr_err *err);
+CR_MUST cr_status cr_role_service_ask_teacher(cr_role_service *r, cr_run *run, cr_sample_batch *b,
+                                              cr_err *err);
 
 /* ---- a role with ranks ---- */
 
@@ -51,14 +55,16 @@ CR_MUST cr_status cr_role_service_read_identity(const char *body, size_t num_byt
                                                 const char *model, cr_role_service_identity *out,
                                                 cr_err *err);
 /* One answer: for each of num prompts the log-probs of its places first[i] .. first[i] + num_each[i] - 1 into out, one after the
- * other; the answer begins with place `start`. CR_EFORMAT. */
+ * other; the answer begins with place `start`. With top: those of the top likeliest ids of each place, and the ids. CR_EFORMAT. */
 typedef struct cr_role_service_want {
     const char *weights;
     size_t num, start;
     const size_t *first, *num_each; /* [num] */
+    size_t top;
+    int64_t vocab_size; /* with top */
 } cr_role_service_want;
 CR_MUST cr_status cr_role_service_read_answer(const char *body, size_t num_bytes,
-                                              const cr_role_service_want *want, float *out,
-                                              cr_err *err);
+                                              const cr_role_service_want *want, int32_t *ids,
+                                              float *out, cr_err *err);
 
 #endif

@@ -109,7 +109,23 @@ wait $pid 2>/dev/null || true
 go part 2 max_steps=20 student.training_args.num_train_epochs=10 save_steps=1 resume_from_checkpoint=true
 is_same part all
 
-# refused: another tokenizer, a service, two pipelines' settings
+# the teacher as a service: the same numbers, also at temperatures; its weights are written down
+server= port=$(port_pair)
+trap 'kill -9 $server 2>/dev/null || true; rm -rf $tmp' EXIT
+"$CROLL" serve $tmp/home/teacher --listen 127.0.0.1:$port model_args.dtype=fp32 --score-only --access-log none >$tmp/serve.out 2>$tmp/serve.err &
+server=$!
+until_true 'grep -q ^ready $tmp/serve.out'
+service="teacher={service: \"http://127.0.0.1:$port\"}"
+warm="kd_temperature=1.7 teacher_temperature=0.6 logits_topk=4"
+go served 2 "$service"
+go warm 2 $warm
+go served_warm 1 $warm "$service" student.training_args.per_device_train_batch_size=2 student.training_args.gradient_accumulation_steps=2
+go whole_2 2
+is_same served whole_2
+for metric in train/loss train/train_distill_loss student/grad_norm; do same served_warm warm $metric 2; done
+grep -q '"weights_sha256":"[0-9a-f]\{64\}"' $tmp/served/teacher.json || fail "teacher.json"
+
+# refused: another tokenizer, what a service cannot give, two pipelines' settings
 sed 's/"+":/"++":/' $tmp/home/teacher/tokenizer.json >$tmp/other.json
 refused() {
     local said=$1
@@ -121,6 +137,8 @@ refused() {
 cmp -s $tmp/other.json $tmp/home/teacher/tokenizer.json && fail "the tokenizer is the same"
 cp $tmp/other.json $tmp/home/teacher/tokenizer.json
 refused "in the run's tokenizer and" # names the first id
-refused "a service answers with the log-prob of each token" "teacher={service: \"http://127.0.0.1:1\"}"
+refused "logits_topk: 0 needs the teacher's states" logits_topk=0 "$service"
+refused "its tokenizer .* is not that of the run" "$service" student_pretrain=$tmp/home/teacher
+refused "teacher.service: .* gave no answer within 1 s .*Connection refused" "teacher={service: {url: \"http://127.0.0.1:1\", timeout: 1}}"
 refused "logits_topk: 0 is not available yet with student.model_args.ulysses_size" logits_topk=0 student.model_args.ulysses_size=2 "student.device_mapping=[0,1]"
 echo ok

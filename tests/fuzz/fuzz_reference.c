@@ -13,6 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const size_t first[] = {3, 2}, num_each[] = {2, 1};
     const cr_role_service_want want = {"0a", 2, 2, first, num_each};
+    cr_role_service_want likeliest = want;
     const char *bytes = (const char *)data;
     static char words[] = "(?<yes>A+)|(?<no>B)", digit[] = "(?<score>\\d)", field[] = "a.b";
     static cr_judge_answer forms[] = {{NULL},
@@ -23,12 +24,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static cr_judge_reader readers[CR_COUNT(forms)];
     cr_role_service_identity id;
     cr_rule_result verdict;
-    float out[3];
+    float out[6];
+    int32_t ids[6];
     cr_err err = {0};
 
-    if (cr_role_service_read_answer(bytes, size, &want, out, &err) == CR_OK)
+    if (cr_role_service_read_answer(bytes, size, &want, NULL, out, &err) == CR_OK)
         for (size_t i = 0; i < 3; i++)
             CR_CHECK(out[i] <= 0 && isfinite(out[i]), "%g was taken", (double)out[i]);
+    err = (cr_err){0};
+    likeliest.top = 2;
+    likeliest.vocab_size = 7;
+    if (cr_role_service_read_answer(bytes, size, &likeliest, ids, out, &err) == CR_OK)
+        for (size_t i = 0; i < 6; i++)
+            CR_CHECK(out[i] <= 0 && ids[i] < 7 && (ids[i] < 0 || isfinite(out[i])), "%d: %g",
+                     ids[i], (double)out[i]);
     err = (cr_err){0};
     if (cr_role_service_read_identity(bytes, size, size % 2 ? "a" : NULL, &id, &err) == CR_OK)
         CR_CHECK(strlen(id.weights) < sizeof id.weights && id.model[0], "an identity");

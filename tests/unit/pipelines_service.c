@@ -28,7 +28,8 @@ static void numbers_are_those_sent(void **state)
     for (size_t i = 0; i < CR_COUNT(orders); i++) {
         float out[3] = {0};
         cr_err err = {0};
-        if (cr_role_service_read_answer(orders[i], strlen(orders[i]), &want, out, &err) != CR_OK)
+        if (cr_role_service_read_answer(orders[i], strlen(orders[i]), &want, NULL, out, &err) !=
+            CR_OK)
             fail_msg("%s", err.msg);
         assert_true(out[0] == -0.5f && out[1] == -2 && out[2] == -2);
     }
@@ -64,8 +65,39 @@ static void wrong_answers_are_errors(void **state)
     for (size_t i = 0; i < CR_COUNT(wrong); i++) {
         float out[3] = {0};
         cr_err err = {0};
-        if (cr_role_service_read_answer(wrong[i], strlen(wrong[i]), &want, out, &err) == CR_OK)
+        if (cr_role_service_read_answer(wrong[i], strlen(wrong[i]), &want, NULL, out, &err) ==
+            CR_OK)
             fail_msg("taken: %s", wrong[i]);
+    }
+}
+
+/* Two likeliest ids a place, 1 and 0, of the second prompt from place 1 on: the first place is skipped. */
+#define LIKELIEST(ids)                                                     \
+    ANSWER("{\"index\":0,\"croll_scores\":{\"start\":1,\"top_log_probs\":" \
+           "\"AACAvwAAAL8AAADAAACAvw==\",\"top_ids\":\"" ids "\"}}")
+
+static void likeliest_ids(void **state)
+{
+    static const size_t second = 2, one = 1;
+    static const cr_role_service_want top = {W, 1, 1, &second, &one, 2, 3};
+    static const struct {
+        const char *body;
+        bool is_taken;
+    } cases[] = {{LIKELIEST("AQAAAAAAAAACAAAAAQAAAA=="), true}, /* 1 0 2 1 */
+                 {LIKELIEST("AQAAAAAAAAADAAAAAQAAAA=="), false} /* 1 0 3 1: outside */,
+                 {LIKELIEST("AQAAAAAAAAABAAAAAQAAAA=="), false} /* 1 0 1 1: twice */,
+                 {LIKELIEST("AQAAAAAAAAACAAAA"), false},
+                 {ANSWER(FIRST), false}};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        float out[2] = {0};
+        int32_t ids[2] = {0};
+        cr_err err = {0};
+        bool is_taken = cr_role_service_read_answer(cases[i].body, strlen(cases[i].body), &top, ids,
+                                                    out, &err) == CR_OK;
+        if (is_taken != cases[i].is_taken) fail_msg("%s: %s", cases[i].body, err.msg);
+        if (is_taken) assert_true(ids[0] == 2 && ids[1] == 1 && out[0] == -2 && out[1] == -1);
     }
 }
 
@@ -109,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_those_sent),
         cmocka_unit_test(wrong_answers_are_errors),
+        cmocka_unit_test(likeliest_ids),
         cmocka_unit_test(identities),
     };
 
