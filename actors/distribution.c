@@ -110,13 +110,13 @@ const cr_row_processors *cr_distribution_processors(const cr_distribution *d, co
         cr_buf_clear(all[i]);
     add_size(&e->seen_first, 0);
     for (size_t k = 0; k < num; k++) {
-        size_t i = order[k], prompt = (size_t)s->prompts[i], length = (size_t)s->lengths[i];
-        if (has_penalty) add_seen(e, s->ids + s->first_id[i], prompt + length);
-        for (size_t t = 0; t < length; t++) {
+        size_t i = order[k];
+        if (has_penalty) add_seen(e, s->ids + s->first_id[i], cr_samples_num_ids(s, i));
+        for (size_t t = s->first_token[i]; t < s->first_token[i + 1]; t++) {
             if (has_penalty) add_int(&e->seen_list, (int64_t)k);
-            if (has_penalty) add_int(&e->seen_until, (int64_t)(prompt + t) - 1);
-            if (has_kept) add_size(&e->kept_first, s->first_kept[s->first_token[i] + t]);
-            if (has_kept) add_int(&e->kept_num, s->num_kept[s->first_token[i] + t]);
+            if (has_penalty) add_int(&e->seen_until, s->place[t] - 1);
+            if (has_kept) add_size(&e->kept_first, s->first_kept[t]);
+            if (has_kept) add_int(&e->kept_num, s->num_kept[t]);
             if (s->temperatures)
                 cr_buf_add(&e->temperatures, &s->temperatures[i], sizeof *s->temperatures);
         }

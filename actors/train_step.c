@@ -110,7 +110,7 @@ static double *gather(const step *p, cr_batch_column column, double *at)
 
     for (size_t i = 0; i < p->num; i++) {
         size_t sample = p->order[i], first = is_per_sample ? sample : p->s->first_token[sample],
-               n = is_per_sample ? 1 : (size_t)p->s->lengths[sample];
+               n = is_per_sample ? 1 : cr_samples_num_tokens(p->s, sample);
         for (size_t j = 0; j < n; j++)
             *at++ = from ? from[first + j] : 1;
     }
@@ -307,8 +307,8 @@ static cr_status gather_teacher(step *p, cr_err *err)
     t->chosen = cr_reserve(t->chosen, &t->capacity_chosen, need, sizeof *t->chosen);
     t->teacher = cr_reserve(t->teacher, &t->capacity_teacher, need, sizeof *t->teacher);
     for (size_t i = 0; i < p->num; i++) {
-        size_t first = p->s->first_token[p->order[i]], num = (size_t)p->s->lengths[p->order[i]];
-        for (size_t k = first; k < first + num; k++) {
+        const size_t *first = &p->s->first_token[p->order[i]];
+        for (size_t k = first[0]; k < first[1]; k++) {
             if (learns && learns[k] <= 0) continue;
             if (p->teacher.ids)
                 memcpy(t->chosen + at, p->teacher.ids + k * each, each * sizeof *t->chosen);
@@ -366,10 +366,9 @@ static cr_status distill_loss(void *ctx, const cr_outputs *out, size_t num, cons
 /* The record's name of a sample, or, where it has none, that of its tokens: no matter which rank has it. */
 static uint64_t name_of(const cr_samples *s, size_t i)
 {
-    size_t num = (size_t)s->prompts[i] + (size_t)s->lengths[i];
-
-    return s->sample_ids ? s->sample_ids[i]
-                         : cr_hash64(s->ids + s->first_id[i], num * sizeof *s->ids);
+    return s->sample_ids
+               ? s->sample_ids[i]
+               : cr_hash64(s->ids + s->first_id[i], cr_samples_num_ids(s, i) * sizeof *s->ids);
 }
 
 /* Keys of the micro-batch's rows, of (seed, update, sample, position): the same however the batch is cut. */

@@ -68,7 +68,6 @@ cr_status cri_read_samples(const cr_trainer *t, const cr_record *command, cr_sam
 static cr_status check_images(const cr_trainer *t, const cr_samples *s, size_t i, cr_err *err)
 {
     const cr_item_refs *refs = &s->items[i];
-    const size_t num_ids = (size_t)s->prompts[i] + (size_t)s->lengths[i];
     cr_seq_images images = {.grid = refs->grids, .num = refs->num};
 
     for (size_t k = 0; k < refs->num; k++) {
@@ -76,8 +75,8 @@ static cr_status check_images(const cr_trainer *t, const cr_samples *s, size_t i
             cr_item_loader_get(t->loader, refs->digests + CR_ITEM_DIGEST * k);
         images.num_pixels += (size_t)(p->num_patches * p->patch_dim);
     }
-    if (cr_seq_images_check(&t->a->model->config, s->ids + s->first_id[i], num_ids, &images, err) ==
-        CR_OK)
+    if (cr_seq_images_check(&t->a->model->config, s->ids + s->first_id[i], cr_samples_num_ids(s, i),
+                            &images, err) == CR_OK)
         return CR_OK;
     return cr_fail_add(err, "sample %zu", i);
 }
@@ -125,14 +124,13 @@ cr_status cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size
     cr_packed_clear(p);
     t->start[0] = 0;
     for (size_t k = 0; k < num; k++) {
-        size_t i = order[k], prompt = (size_t)s->prompts[i], n = prompt + (size_t)s->lengths[i];
-        const int32_t *ids = s->ids + s->first_id[i];
-        const float *learn = learns ? learns + s->first_token[i] : NULL;
-        int32_t *labels = cr_packed_add(p, ids, n);
+        const int32_t *ids = s->ids + s->first_id[order[k]];
+        const size_t *first = &s->first_token[order[k]];
+        int32_t *labels = cr_packed_add(p, ids, cr_samples_num_ids(s, order[k]));
         t->start[k + 1] = t->start[k];
-        for (size_t j = prompt > 0 ? prompt : 1; j < n; j++) { /* row j - 1 predicts token j */
-            if (learn && learn[j - prompt] <= 0) continue;
-            labels[j - 1] = ids[j];
+        for (size_t j = first[0]; j < first[1]; j++) {
+            if (learns && learns[j] <= 0) continue;
+            labels[s->place[j] - 1] = ids[s->place[j]]; /* the row before a token predicts it */
             t->start[k + 1]++;
         }
     }
@@ -152,7 +150,7 @@ void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micr
            count = (num + rule->samples - 1) / rule->samples, at = 0;
 
     for (size_t k = 0; k < groups * rule->group; k++) {
-        tokens[k / rule->group] += (size_t)(s->prompts[mine[k]] + s->lengths[mine[k]]);
+        tokens[k / rule->group] += cr_samples_num_ids(s, mine[k]);
         micro[k / rule->group] = k / rule->samples;
     }
     if (rule->tokens) count = cr_packing_cut(tokens, groups, rule->tokens, min_micros, micro);
@@ -243,7 +241,7 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, const cr_outputs *
         CR_TRY_GOTO(out, forward_some(t, num ? &batch : NULL, t->start[num], out, part,
                                       s->num_tokens, more, &result, err));
         for (size_t k = 0; k < num; k++) {
-            size_t to = s->first_token[order[k]], rows = (size_t)s->lengths[order[k]];
+            size_t to = s->first_token[order[k]], rows = cr_samples_num_tokens(s, order[k]);
             for (int o = 0; o < CR_NUM_OUTPUTS; o++)
                 if (out->of[o])
                     memcpy(out->of[o] + to, result.of[o] + t->start[k], rows * sizeof *part);

@@ -1,7 +1,7 @@
 /* trainer_impl.h -- parts of a trainer, shared by trainer.c, train_step.c and trainer_save.c only.
  *
- * Flow 1, 6 and 7 of 7. A record's samples are `prompts` and `lengths` (tokens of prompt and response) and
- * `ids` (both, joined); per response token whatever the loss needs. Micro-batches are packed from
+ * Flow 1, 6 and 7 of 7. A record's samples are sequences of ids with the places of their response tokens in
+ * them (samples/train.h), and per response token whatever the loss needs. Micro-batches are packed from
  * per_device_train_batch_size (or infer_batch_size) samples, or up to a number of tokens; all ranks run
  * the same number.
  */

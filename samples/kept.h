@@ -4,10 +4,9 @@
 
 #include "base/base.h"
 
-/* Kept ids of num tokens begin at ids[*at]: they ascend, are below vocab_size, and the token is one of them; *at is
- * moved past them. CR_EFORMAT names the token. */
-CR_MUST cr_status cri_kept_check(const int32_t *tokens, size_t num, const int32_t *num_kept,
-                                 const int32_t *ids, size_t num_ids, int64_t vocab_size, size_t *at,
-                                 cr_err *err);
+/* The num kept ids of token number t begin at ids[*at]: they ascend, are below vocab_size, and the token is one of them; *at is
+ * moved past them. CR_EFORMAT names t. */
+CR_MUST cr_status cri_kept_check(size_t t, int32_t token, int32_t num, const int32_t *ids,
+                                 size_t num_ids, int64_t vocab_size, size_t *at, cr_err *err);
 
 #endif

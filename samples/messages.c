@@ -146,7 +146,8 @@ static cr_status read_kept(const cr_response *from, cr_sample *s, cr_err *err)
     if (!num_kept) return CR_OK;
     if (!ids || !log_mass)
         return cr_fail(err, CR_EFORMAT, "num_kept came without kept_ids or log_mass");
-    CR_TRY(cri_kept_check(s->ids, s->num_ids, num_kept, ids, num_ids, INT64_MAX, &at, err));
+    for (size_t t = 0; t < s->num_ids; t++)
+        CR_TRY(cri_kept_check(t, s->ids[t], num_kept[t], ids, num_ids, INT64_MAX, &at, err));
     if (at != num_ids)
         return cr_fail(err, CR_EFORMAT, "tokens of %zu kept_ids came with %zu", at, num_ids);
     for (size_t t = 0; t < s->num_ids; t++)

@@ -62,6 +62,8 @@ CR_MUST cr_status cr_ask_find(const char *name, const cr_worker_config *w, cr_as
 #define CR_FIELD_PROMPTS      "prompts"
 #define CR_FIELD_LENGTHS      "lengths"
 #define CR_FIELD_PROMPT_OF    "prompt_of"
+#define CR_FIELD_NUM_SPANS    "num_spans"
+#define CR_FIELD_SPANS        "spans"
 #define CR_FIELD_MINI         "mini"
 #define CR_FIELD_IDS          "ids"
 #define CR_FIELD_SAMPLE_IDS   "sample_ids"

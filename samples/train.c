@@ -17,6 +17,16 @@ static cr_status get_ints(const cr_record *r, const char *name, const int32_t **
     return CR_OK;
 }
 
+/* One of each sample. */
+static cr_status read_each(const cr_record *r, const char *name, size_t num, const int32_t **out,
+                           cr_err *err)
+{
+    size_t is;
+
+    CR_TRY(get_ints(r, name, out, &is, err));
+    return is == num ? CR_OK : cr_fail(err, CR_EFORMAT, "%zu samples with %zu %s", num, is, name);
+}
+
 cr_status cr_floats_read(const cr_record *r, const char *name, size_t num, const float **out,
                          cr_err *err)
 {
@@ -118,11 +128,9 @@ static cr_status read_temperatures(const cr_record *r, cr_samples *s, cr_err *er
 /* Those of sample i are in the vocabulary. */
 static cr_status check_ids(const cr_samples *s, size_t i, int64_t vocab_size, cr_err *err)
 {
-    const int32_t *ids = s->ids + s->first_id[i];
-
-    for (int64_t k = 0; k < (int64_t)s->prompts[i] + s->lengths[i]; k++)
-        if (ids[k] < 0 || ids[k] >= vocab_size)
-            return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", ids[k]);
+    for (size_t k = s->first_id[i]; k < s->first_id[i + 1]; k++)
+        if (s->ids[k] < 0 || s->ids[k] >= vocab_size)
+            return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", s->ids[k]);
     return CR_OK;
 }
 
@@ -138,15 +146,12 @@ static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_sample
                        num);
     s->first_kept = CR_NEW_ARRAY(size_t, num);
     for (size_t i = 0; i < s->num; i++) {
-        const int32_t *tokens = s->ids + s->first_id[i] + s->prompts[i],
-                      *num_kept = s->num_kept + s->first_token[i];
-        size_t first = at;
-        if (cri_kept_check(tokens, (size_t)s->lengths[i], num_kept, s->kept_ids, num_ids,
-                           vocab_size, &at, err) != CR_OK)
-            return of_sample(s, i, err);
-        for (size_t t = 0; t < (size_t)s->lengths[i]; t++) {
-            s->first_kept[s->first_token[i] + t] = first;
-            first += (size_t)num_kept[t];
+        const int32_t *ids = s->ids + s->first_id[i];
+        for (size_t t = s->first_token[i]; t < s->first_token[i + 1]; t++) {
+            s->first_kept[t] = at;
+            if (cri_kept_check(t - s->first_token[i], ids[s->place[t]], s->num_kept[t], s->kept_ids,
+                               num_ids, vocab_size, &at, err) != CR_OK)
+                return of_sample(s, i, err);
         }
     }
     if (at != num_ids)
@@ -154,79 +159,128 @@ static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_sample
     return CR_OK;
 }
 
-/* Where the ids of each sample begin, if each has its prompt; *num_ids: of all of them. */
-static cr_status count_samples(cr_samples *s, size_t *num_ids, cr_err *err)
+/* ---- sequences ---- */
+
+/* How the record has them. */
+typedef struct layout {
+    const int32_t *prompts, *lengths; /* [num] tokens of the prompt, and after it */
+    const int32_t *prompt_of;         /* [num]; NULL: each has a prompt of its own */
+    const int32_t *num_spans, *spans; /* of each sample; NULL: one each, generated */
+    size_t num_ids, num_all_spans;
+} layout;
+
+static cr_status read_layout(const cr_record *r, layout *l, cr_samples *s, cr_err *err)
 {
-    *num_ids = 0;
-    s->first_id = CR_NEW_ARRAY(size_t, s->num);
-    s->first_token = CR_NEW_ARRAY(size_t, s->num);
+    CR_TRY(get_ints(r, CR_FIELD_LENGTHS, &l->lengths, &s->num, err));
+    CR_TRY(read_each(r, CR_FIELD_PROMPTS, s->num, &l->prompts, err));
+    CR_TRY(read_each(r, CR_FIELD_MINI, s->num, &s->mini, err));
+    CR_TRY(get_ints(r, CR_FIELD_IDS, &s->ids, &l->num_ids, err));
+    if (cr_record_has(r, CR_FIELD_PROMPT_OF))
+        CR_TRY(read_each(r, CR_FIELD_PROMPT_OF, s->num, &l->prompt_of, err));
+    if (!cr_record_has(r, CR_FIELD_NUM_SPANS)) return CR_OK;
+    CR_TRY(read_each(r, CR_FIELD_NUM_SPANS, s->num, &l->num_spans, err));
+    return get_ints(r, CR_FIELD_SPANS, &l->spans, &l->num_all_spans, err);
+}
+
+/* Where each sequence begins, with its prompt. */
+static cr_status find_sequences(const layout *l, cr_samples *s, cr_err *err)
+{
+    s->first_id = CR_NEW_ARRAY(size_t, s->num + 1);
+    s->first_token = CR_NEW_ARRAY(size_t, s->num + 1);
     for (size_t i = 0; i < s->num; i++) {
-        if (s->prompts[i] < 1 || s->lengths[i] < 0)
+        if (l->prompts[i] < 1 || l->lengths[i] < 0)
             return cr_fail(err, CR_EFORMAT, "sample %zu has %d prompt and %d response tokens", i,
-                           s->prompts[i], s->lengths[i]);
-        s->first_id[i] = *num_ids;
-        s->first_token[i] = s->num_tokens;
-        *num_ids += (size_t)s->prompts[i] + (size_t)s->lengths[i];
-        s->num_tokens += (size_t)s->lengths[i];
+                           l->prompts[i], l->lengths[i]);
+        s->first_id[i + 1] = s->first_id[i] + (size_t)l->prompts[i] + (size_t)l->lengths[i];
     }
     return CR_OK;
 }
 
 /* prompt_of: ids have the prompt of sample prompt_of[i], which is not after sample i, once. Each gets its own. */
-static cr_status repeat_prompts(const cr_record *r, cr_samples *s, size_t num_ids, cr_err *err)
+static cr_status repeat_prompts(const layout *l, cr_samples *s, cr_err *err)
 {
-    const int32_t *prompt_of;
-    size_t num, at = 0;
+    size_t at = 0;
 
-    if (!cr_record_has(r, CR_FIELD_PROMPT_OF)) return CR_OK;
-    CR_TRY(get_ints(r, CR_FIELD_PROMPT_OF, &prompt_of, &num, err));
-    if (num != s->num)
-        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompt_of", s->num, num);
-    for (size_t i = 0; i < num; i++) {
-        int64_t of = prompt_of[i];
-        if (of < 0 || of > (int64_t)i || prompt_of[of] != of || s->prompts[of] != s->prompts[i])
+    for (size_t i = 0; i < s->num; i++) {
+        int64_t of = l->prompt_of ? l->prompt_of[i] : (int64_t)i;
+        if (of < 0 || of > (int64_t)i || (of < (int64_t)i && l->prompt_of[of] != of) ||
+            l->prompts[of] != l->prompts[i])
             return cr_fail(err, CR_EFORMAT, "sample %zu has the prompt of sample %lld", i,
                            (long long)of);
-        at += (size_t)s->lengths[i] + (of == (int64_t)i ? (size_t)s->prompts[i] : 0);
+        at += (size_t)l->lengths[i] + (of == (int64_t)i ? (size_t)l->prompts[i] : 0);
     }
-    if (at != s->num_ids)
-        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", at, s->num_ids);
-    s->all_ids = CR_NEW_ARRAY(int32_t, num_ids + 1);
+    if (at != l->num_ids)
+        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", at, l->num_ids);
+    if (!l->prompt_of) return CR_OK;
+    s->all_ids = CR_NEW_ARRAY(int32_t, s->first_id[s->num] + 1);
     at = 0;
-    for (size_t i = 0; i < num; i++) {
+    for (size_t i = 0; i < s->num; i++) {
         int32_t *to = s->all_ids + s->first_id[i];
-        size_t prompt = (size_t)s->prompts[i], length = (size_t)s->lengths[i];
-        bool is_own = prompt_of[i] == (int32_t)i;
-        memcpy(to, is_own ? s->ids + at : s->all_ids + s->first_id[prompt_of[i]], prompt * 4);
+        size_t prompt = (size_t)l->prompts[i], length = (size_t)l->lengths[i];
+        bool is_own = l->prompt_of[i] == (int32_t)i;
+        memcpy(to, is_own ? s->ids + at : s->all_ids + s->first_id[l->prompt_of[i]], prompt * 4);
         at += is_own ? prompt : 0;
         memcpy(to + prompt, s->ids + at, length * 4);
         at += length;
     }
     s->ids = s->all_ids;
-    s->num_ids = num_ids;
+    return CR_OK;
+}
+
+/* The tokens of sample i: spans after its prompt are generated and observed in turn. */
+static cr_status place_tokens(const layout *l, size_t i, const int32_t *spans, size_t num,
+                              cr_samples *s, cr_err *err)
+{
+    int64_t at = l->prompts[i], end = at + l->lengths[i];
+
+    for (size_t k = 0; k < num; k++) {
+        if (spans[k] < 0 || spans[k] > end - at)
+            return cr_fail(err, CR_EFORMAT, "sample %zu has a span of %d tokens", i, spans[k]);
+        for (int64_t last = at + spans[k]; at < last; at++)
+            if (k % 2 == 0) s->place[s->num_tokens++] = (int32_t)at;
+    }
+    s->first_token[i + 1] = s->num_tokens;
+    if (at == end) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "sample %zu has %lld tokens that are of no span", i,
+                   (long long)(end - at));
+}
+
+static cr_status place_all(const layout *l, cr_samples *s, cr_err *err)
+{
+    size_t at = 0;
+
+    s->place = CR_NEW_ARRAY(int32_t, s->first_id[s->num] + 1);
+    for (size_t i = 0; i < s->num; i++) {
+        if (!l->num_spans) {
+            CR_TRY(place_tokens(l, i, &l->lengths[i], 1, s, err));
+            continue;
+        }
+        if (l->num_spans[i] < 0 || (size_t)l->num_spans[i] > l->num_all_spans - at)
+            return cr_fail(err, CR_EFORMAT, "sample %zu has %d spans", i, l->num_spans[i]);
+        CR_TRY(place_tokens(l, i, l->spans + at, (size_t)l->num_spans[i], s, err));
+        at += (size_t)l->num_spans[i];
+    }
+    if (at != l->num_all_spans)
+        return cr_fail(err, CR_EFORMAT, "samples of %zu spans came with %zu", at, l->num_all_spans);
     return CR_OK;
 }
 
 /* num_items of each sample; those of a prompt are there once. */
-static cr_status read_items(const cr_record *r, cr_samples *s, cr_err *err)
+static cr_status read_items(const cr_record *r, const layout *l, cr_samples *s, cr_err *err)
 {
-    const int32_t *nums, *prompt_of = NULL;
+    const int32_t *nums;
     const void *digests, *grids;
-    size_t num, num_digests, num_grids, at = 0;
+    size_t num_digests, num_grids, at = 0;
     cr_item_refs all;
 
     if (!cr_record_has(r, CR_FIELD_NUM_ITEMS)) return CR_OK;
-    CR_TRY(get_ints(r, CR_FIELD_NUM_ITEMS, &nums, &num, err));
+    CR_TRY(read_each(r, CR_FIELD_NUM_ITEMS, s->num, &nums, err));
     CR_TRY(cr_record_get(r, CR_FIELD_ITEM_DIGESTS, CR_RECORD_UINT64, &digests, &num_digests, err));
     CR_TRY(cr_record_get(r, CR_FIELD_ITEM_GRIDS, CR_RECORD_INT32, &grids, &num_grids, err));
     CR_TRY(cr_item_refs_make(digests, num_digests, grids, num_grids, &all, err));
-    if (num != s->num)
-        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu num_items", s->num, num);
-    if (cr_record_has(r, CR_FIELD_PROMPT_OF)) /* repeat_prompts has checked it */
-        CR_TRY(get_ints(r, CR_FIELD_PROMPT_OF, &prompt_of, &num, err));
-    s->items = CR_NEW_ARRAY(cr_item_refs, num);
-    for (size_t i = 0; i < num; i++) {
-        size_t of = prompt_of ? (size_t)prompt_of[i] : i;
+    s->items = CR_NEW_ARRAY(cr_item_refs, s->num);
+    for (size_t i = 0; i < s->num; i++) {
+        size_t of = l->prompt_of ? (size_t)l->prompt_of[i] : i;
         if (nums[i] < 0 || (of != i && nums[i] != nums[of]) ||
             (of == i && (size_t)nums[i] > all.num - at))
             return cr_fail(err, CR_EFORMAT, "sample %zu has %d images", i, nums[i]);
@@ -243,24 +297,18 @@ static cr_status read_items(const cr_record *r, cr_samples *s, cr_err *err)
 
 cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
 {
-    size_t num_prompts, num_minis, num_ids;
+    layout l = {0};
 
     *s = (cr_samples){0};
-    CR_TRY(get_ints(r, CR_FIELD_PROMPTS, &s->prompts, &num_prompts, err));
-    CR_TRY(get_ints(r, CR_FIELD_LENGTHS, &s->lengths, &s->num, err));
-    CR_TRY(get_ints(r, CR_FIELD_MINI, &s->mini, &num_minis, err));
-    CR_TRY(get_ints(r, CR_FIELD_IDS, &s->ids, &s->num_ids, err));
-    if (num_prompts != s->num || num_minis != s->num)
-        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
+    CR_TRY(read_layout(r, &l, s, err));
     CR_TRY(read_sample_ids(r, s, err));
     CR_TRY(read_temperatures(r, s, err));
-    CR_TRY(count_samples(s, &num_ids, err));
-    CR_TRY(repeat_prompts(r, s, num_ids, err));
-    if (num_ids != s->num_ids)
-        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", num_ids, s->num_ids);
+    CR_TRY(find_sequences(&l, s, err));
+    CR_TRY(repeat_prompts(&l, s, err));
+    CR_TRY(place_all(&l, s, err));
     for (size_t i = 0; i < s->num; i++)
         if (check_ids(s, i, vocab_size, err) != CR_OK) return of_sample(s, i, err);
-    CR_TRY(read_items(r, s, err));
+    CR_TRY(read_items(r, &l, s, err));
     return read_all_kept(r, vocab_size, s, err);
 }
 
@@ -268,6 +316,7 @@ void cr_samples_free(cr_samples *s)
 {
     cr_free(s->first_id);
     cr_free(s->first_token);
+    cr_free(s->place);
     cr_free(s->first_kept);
     cr_free(s->all_ids);
     cr_free(s->items);

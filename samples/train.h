@@ -14,12 +14,14 @@
 
 /* `cmd:*` of train ranks and references: samples to pass over. */
 typedef struct cr_samples {
-    const int32_t *prompts, *lengths, *ids, *mini;
+    const int32_t *ids, *mini;
     const uint64_t *sample_ids; /* for errors; NULL: they have none (sft) */
     const float *temperatures;  /* [num] that they were sampled with; NULL: that of the file */
-    size_t num, num_ids, num_tokens;
-    size_t *first_id, *first_token;     /* [num] (owned) */
-    int32_t *all_ids;                   /* ids, where samples share prompts in the record (owned) */
+    size_t num, num_tokens;     /* samples; tokens of their responses */
+    size_t *first_id;           /* [num + 1] (owned) of its sequence, all segments joined, in ids */
+    size_t *first_token;        /* [num + 1] (owned) of its response, in all tokens */
+    int32_t *place;             /* [num_tokens] (owned) of a token in its sequence, at least 1 */
+    int32_t *all_ids;           /* ids, where samples share prompts in the record (owned) */
     const int32_t *num_kept, *kept_ids; /* of response tokens (cr_kept); NULL: they have none */
     size_t *first_kept;                 /* [num_tokens] (owned) */
     cr_item_refs *items; /* [num] images of their prompts (owned); NULL: none has any */
@@ -29,6 +31,15 @@ typedef struct cr_samples {
 CR_MUST cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
                                   cr_err *err);
 void cr_samples_free(cr_samples *s);
+/* Of a sample: ids of its sequence, and tokens of its response. */
+static inline size_t cr_samples_num_ids(const cr_samples *s, size_t i)
+{
+    return s->first_id[i + 1] - s->first_id[i];
+}
+static inline size_t cr_samples_num_tokens(const cr_samples *s, size_t i)
+{
+    return s->first_token[i + 1] - s->first_token[i];
+}
 
 /* ---- train_step, sft_step, dpo_step and distill_step: what both sides of the stream share ---- */
 

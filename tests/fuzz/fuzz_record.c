@@ -144,9 +144,12 @@ static void read_samples(const cr_record *r)
         size_t ids = 0, tokens = 0;
         for (size_t i = 0; i < s.num; i++) {
             CR_CHECK(s.first_id[i] == ids && s.first_token[i] == tokens, "sample %zu", i);
-            for (int k = 0; k < s.prompts[i] + s.lengths[i]; k++, ids++)
+            for (; ids < s.first_id[i + 1]; ids++)
                 CR_CHECK(s.ids[ids] >= 0 && s.ids[ids] < VOCAB, "id %d", s.ids[ids]);
-            tokens += (size_t)s.lengths[i];
+            for (int32_t last = 0; tokens < s.first_token[i + 1]; last = s.place[tokens++])
+                CR_CHECK(s.place[tokens] > last &&
+                             (size_t)s.place[tokens] < cr_samples_num_ids(&s, i),
+                         "token %zu", tokens);
         }
         CR_CHECK(tokens == s.num_tokens, "%zu tokens", tokens);
         for (size_t i = 0; s.items && i < s.num; i++)

@@ -32,23 +32,25 @@ static void must(cr_status status, const cr_err *err)
 /* Samples as a train rank gets them. */
 typedef struct payload {
     cr_samples s;
-    int32_t prompts[SAMPLES], lengths[SAMPLES], ids[SAMPLES * (PROMPT + LENGTH)],
+    int32_t lengths[SAMPLES], ids[SAMPLES * (PROMPT + LENGTH)], place[SAMPLES * LENGTH],
         num_kept[SAMPLES * LENGTH], *kept_ids;
     float log_probs[SAMPLES * LENGTH], log_mass[SAMPLES * LENGTH];
-    size_t first_id[SAMPLES], first_token[SAMPLES], first_kept[SAMPLES * LENGTH], num_kept_ids;
+    size_t first_id[SAMPLES + 1], first_token[SAMPLES + 1], first_kept[SAMPLES * LENGTH],
+        num_kept_ids;
     bool has_kept;
 } payload;
 
 static void append(payload *p, const cr_generated *g, size_t i)
 {
-    size_t at = p->s.num_tokens;
+    size_t at = p->s.num_tokens, first = p->first_id[i];
 
-    p->prompts[i] = PROMPT;
     p->lengths[i] = (int32_t)g->num_ids;
-    p->first_id[i] = p->s.num_ids;
-    p->first_token[i] = at;
-    memcpy(p->ids + p->s.num_ids, prompt, sizeof prompt);
-    memcpy(p->ids + p->s.num_ids + PROMPT, g->ids, g->num_ids * sizeof *g->ids);
+    p->first_id[i + 1] = first + PROMPT + g->num_ids;
+    p->first_token[i + 1] = at + g->num_ids;
+    for (size_t t = 0; t < g->num_ids; t++)
+        p->place[at + t] = PROMPT + (int32_t)t;
+    memcpy(p->ids + first, prompt, sizeof prompt);
+    memcpy(p->ids + first + PROMPT, g->ids, g->num_ids * sizeof *g->ids);
     memcpy(p->log_probs + at, g->log_probs, g->num_ids * sizeof *g->log_probs);
     p->has_kept = g->num_kept != NULL;
     if (p->has_kept) {
@@ -63,7 +65,6 @@ static void append(payload *p, const cr_generated *g, size_t i)
             p->num_kept_ids += (size_t)g->num_kept[t];
         }
     }
-    p->s.num_ids += PROMPT + g->num_ids;
     p->s.num_tokens += g->num_ids;
     p->s.num++;
 }
@@ -90,8 +91,7 @@ static payload *generate(model_bench *b, const cr_generating *how)
     }
     cr_engine_destroy(e);
     assert_int_equal(p->s.num, SAMPLES);
-    p->s.prompts = p->prompts;
-    p->s.lengths = p->lengths;
+    p->s.place = p->place;
     p->s.ids = p->ids;
     p->s.first_id = p->first_id;
     p->s.first_token = p->first_token;
@@ -415,13 +415,12 @@ static float *averaged(tree *t, const cr_distribution *d, size_t *num)
 {
     enum { MAX_NUM = 512 };
     rows *r = rows_new();
-    int32_t prompts[MAX_NUM], lengths[MAX_NUM], all_ids[MAX_NUM * (START + STEPS)],
-        num_kept[MAX_NUM * STEPS], *kept_ids = CR_NEW_ARRAY(int32_t, MAX_NUM * STEPS * WORDS);
-    size_t first_id[MAX_NUM], first_token[MAX_NUM], first_kept[MAX_NUM * STEPS], order[MAX_NUM],
-        kept = 0;
-    cr_samples s = {.prompts = prompts,
-                    .lengths = lengths,
-                    .ids = all_ids,
+    int32_t place[MAX_NUM * STEPS], all_ids[MAX_NUM * (START + STEPS)], num_kept[MAX_NUM * STEPS],
+        *kept_ids = CR_NEW_ARRAY(int32_t, MAX_NUM * STEPS * WORDS);
+    size_t first_id[MAX_NUM + 1] = {0}, first_token[MAX_NUM + 1] = {0}, first_kept[MAX_NUM * STEPS],
+                              order[MAX_NUM], kept = 0;
+    cr_samples s = {.ids = all_ids,
+                    .place = place,
                     .first_id = first_id,
                     .first_token = first_token,
                     .first_kept = first_kept,
@@ -441,10 +440,10 @@ static float *averaged(tree *t, const cr_distribution *d, size_t *num)
             ids[START + STEPS - 1] = last->kept[k];
             assert_true(s.num < MAX_NUM);
             sum += p;
-            prompts[s.num] = START;
-            lengths[s.num] = STEPS;
-            first_id[s.num] = s.num * (START + STEPS);
-            first_token[s.num] = s.num * STEPS;
+            for (int j = 0; j < STEPS; j++)
+                place[s.num * STEPS + (size_t)j] = START + j;
+            first_id[s.num + 1] = (s.num + 1) * (START + STEPS);
+            first_token[s.num + 1] = (s.num + 1) * STEPS;
             order[s.num] = s.num;
             memcpy(all_ids + first_id[s.num], ids, sizeof ids);
             add_sequence(r, ids, START + STEPS);

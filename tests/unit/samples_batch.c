@@ -64,8 +64,8 @@ static void check_part(cr_sample_batch *b, const cr_deal *deal, int part, const 
         const struct cr_batch_sample *x = &b->samples[mine[k]];
         const int32_t *ids = s.ids + s.first_id[k];
         assert_int_equal(s.sample_ids[k], x->id);
-        assert_int_equal(s.prompts[k], x->num_prompt);
-        assert_int_equal(s.lengths[k], x->num_response);
+        assert_int_equal(cr_samples_num_ids(&s, k), x->num_prompt + x->num_response);
+        assert_int_equal(cr_samples_num_tokens(&s, k), x->num_response);
         assert_int_equal(s.mini[k], deal->mini ? deal->mini[mine[k]] : 0);
         assert_memory_equal(ids, x->prompt, x->num_prompt * 4);
         assert_memory_equal(ids + x->num_prompt, x->response, x->num_response * 4);
@@ -221,7 +221,7 @@ static void mixed_domains(void **state)
     for (size_t k = 0; k < SAMPLES; k++)
         check_near(s.temperatures[k], (double)(1 + (float)order[k] / 4), 0);
     for (size_t k = 0; k < SAMPLES; k++)
-        for (size_t t = 0; t < (size_t)s.lengths[k]; t++)
+        for (size_t t = 0; t < cr_samples_num_tokens(&s, k); t++)
             assert_int_equal(s.num_kept[s.first_token[k] + t], order[k] == 1 ? kept.num[t] : 0);
     assert_int_equal(s.kept_ids[s.first_kept[s.first_token[3] + 2]], 14);
     cr_samples_free(&s);
