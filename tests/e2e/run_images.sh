@@ -100,16 +100,29 @@ image() { echo "{\"type\":\"image\",\"image\":\"$1\"},"; }
 ln -s /etc/hostname $tmp/home/pictures/out.png
 echo "<html>" >$tmp/home/pictures/page.png
 head -c 100 $tmp/home/pictures/1.png >$tmp/home/pictures/cut.png
-python3 - $tmp/home/pictures/bomb.png <<'PY'
+python3 - $tmp/home/pictures <<'PY'
 import struct, sys, zlib
+folder = sys.argv[1]
 chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-open(sys.argv[1], "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)) +
+open(folder + "/bomb.png", "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)) +
                               chunk(b"IDAT", zlib.compress(bytes(1 << 20))) + chunk(b"IEND", b""))
+webp = lambda kind, data: kind + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
+whole = webp(b"RIFF", b"WEBP" + webp(b"VP8L", bytes(20)))
+for name, frame in [("frames", lambda inner: webp(b"ANMF", bytes(16) + inner)),
+                    ("files", lambda inner: webp(b"RIFF", b"WEBPVP8X" + struct.pack("<I", 10) + bytes(10) + inner))]:
+    nested = whole[12:]
+    for _ in range(500): # each in another
+        nested = frame(nested)
+    head = b"WEBPVP8X" + struct.pack("<I", 10) + b"\2" + bytes(9) + webp(b"ANIM", bytes(6))
+    open(f"{folder}/{name}.webp", "wb").write(webp(b"RIFF", head + nested) if name == "frames" else nested)
 PY
 bad 'none.png: No such file' "$(user "$(image none.png)")"
 bad 'leads out of image_folder' "$(user "$(image out.png)")"
 bad 'image 1: ' "$(user "$(image page.png)")"
 bad 'image 1: PNG: ' "$(user "$(image cut.png)")"
 bad '60000 x 60000 pixels' "$(user "$(image bomb.png)")"
+bad 'PNG: it has 60000 x 60000' "$(user "$(image "data:image/png;base64,$(base64 -w0 $tmp/home/pictures/bomb.png)")")"
+bad 'WebP: it is an animation' "$(user "$(image frames.webp)")"
+bad 'image 1: WebP: ' "$(user "$(image files.webp)")"
 bad 'more than 512 images' "$(user "$(yes "$(image 1.png)" | head -n 10000 | tr -d '\n')")"
 echo "ok"

@@ -73,6 +73,11 @@ first, other, again = (chat({"messages": m(name), "temperature": 0, "max_tokens"
 assert first["prompt_token_ids"] == other["prompt_token_ids"] and first["choices"] == again["choices"] != other["choices"]
 
 # what is refused
+frames = b"" # one in the other
+for _ in range(500):
+    frames = b"ANMF" + struct.pack("<I", 16 + len(frames)) + bytes(16) + frames
+frames = b"VP8X" + struct.pack("<I", 10) + b"\2" + bytes(9) + frames
+frames = b"RIFF" + struct.pack("<I", 4 + len(frames)) + b"WEBP" + frames
 whole = open("tests/parity/images/png_rgb.png", "rb").read()
 for what, parts in [
     ("is a data URI, data:image/png;base64,..: nothing is fetched", [image("http://127.0.0.1:1/x.png")]),
@@ -82,7 +87,7 @@ for what, parts in [
     ("message 1, image 1: its base64 is not valid", [image("data:image/png;base64,iVBORw0KG!!!")]), ("image 1: its base64 is not valid", [image("data:image/png;base64,iVBOR")]),
     ("image 1: data:image/png,abc is no data URI with base64", [image("data:image/png,abc")]), ("message 1, image 2: ", [image(uri(whole)), image(uri(whole[:200]))]),
     ("image 1: it is GIF", [image(uri(b"GIF89a" + bytes(50)))]), ("image 1: ", [image(uri(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "svg+xml"))]),
-    ("image 1: ", [image(uri(b""))]), ("image 1: .*60000 x 60000", [image(uri(png(60000, 60000, 4)))]), ("more than 512 images", [image(uri(whole))] * 600),
+    ("image 1: ", [image(uri(b""))]), ("image 1: .*60000 x 60000", [image(uri(png(60000, 60000, 4)))]), ("image 1: WebP: it is an animation", [image(uri(frames, "webp"))]), ("more than 512 images", [image(uri(whole))] * 600),
     ("image 1: .*200 times", [image(uri(png(4000, 2)))]), ("1 placeholders|2 placeholders", [image(uri(whole)), {"type": "text", "text": "<|image_pad|>"}]),
     ("with type image_url", [{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}]), ("with type image_url", [{"type": "image", "image": "/etc/passwd"}]),
 ]:
