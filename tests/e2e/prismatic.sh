@@ -9,7 +9,7 @@
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 mkdir $tmp/output $tmp/bin $tmp/scripts
 cp -r configs $tmp/configs
-cp scripts/make_sums scripts/make_pictures $tmp/scripts
+ln -s "$PWD/scripts/make_sums" "$PWD/scripts/make_pictures" $tmp/scripts
 ln -s "$(realpath "$CROLL")" $tmp/bin/croll
 log=$tmp/example.log
 sed -n '/^```sh/,/^```/p' docs/vision.md | grep -v '^```' >$tmp/example
