@@ -119,13 +119,11 @@ static cr_status prepare(ask *a, cr_err *err)
         return cr_fail(err, CR_EUSAGE, "without --model nothing is resized");
     if (!a->model) return CR_OK;
     CR_TRY(cr_image_processor_read(a->model, &a->processor, err));
-    if (a->min_pixels) a->processor.min_pixels = a->min_pixels;
-    if (a->max_pixels) a->processor.max_pixels = a->max_pixels;
-    if (a->processor.min_pixels < 1 || a->processor.min_pixels > a->processor.max_pixels ||
-        a->processor.max_pixels > CR_IMAGE_MAX_PIXELS)
-        return cr_fail(err, CR_EUSAGE, "from %lld to %lld pixels: give 1 to %d",
-                       (long long)a->processor.min_pixels, (long long)a->processor.max_pixels,
+    if (a->min_pixels < 0 || a->max_pixels < 0 || a->min_pixels > CR_IMAGE_MAX_PIXELS ||
+        a->max_pixels > CR_IMAGE_MAX_PIXELS)
+        return cr_fail(err, CR_EUSAGE, "--min-pixels, --max-pixels: from 1 to %d",
                        CR_IMAGE_MAX_PIXELS);
+    CR_TRY(cr_image_processor_limit(&a->processor, a->min_pixels, a->max_pixels, err));
     for (size_t i = 0; i < CR_COUNT(forms) && a->form; i++) {
         if (strcmp(a->form, forms[i]) != 0) continue;
         a->processor.form = (cr_resize_form)i;

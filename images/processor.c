@@ -1,13 +1,18 @@
 /* processor.c -- smart_resize, values and the order of patches (see processor.h). */
-#include "images/processor.h"
+#include "images/processor_impl.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { MAX_RATIO = 200 };
 
 cr_status cr_image_processor_limit(cr_image_processor *p, int64_t min_pixels, int64_t max_pixels,
                                    cr_err *err)
 {
+    if (p->num_views && (min_pixels || max_pixels))
+        return cr_fail(err, CR_ECONFIG,
+                       "images of this model all become %d x %d pixels: no least and no most",
+                       p->views[0].side, p->views[0].side);
     if (min_pixels) p->min_pixels = min_pixels;
     if (max_pixels) p->max_pixels = max_pixels;
     if (p->min_pixels <= p->max_pixels) return CR_OK;
@@ -22,6 +27,10 @@ cr_status cr_image_target(const cr_image_processor *p, int width, int height, in
     double max = (double)p->max_pixels, min = (double)p->min_pixels;
     double to_h = rint(h / factor) * factor, to_w = rint(w / factor) * factor;
 
+    if (p->num_views) {
+        *to_width = *to_height = p->views[0].side - p->views[0].side % p->patch_size;
+        return cri_views_target(p, width, height, err);
+    }
     if (!p->has_resize) {
         if (to_h != h || to_w != w)
             return cr_fail(err, CR_EARG,
@@ -49,27 +58,26 @@ cr_status cr_image_target(const cr_image_processor *p, int width, int height, in
 }
 
 /* Values of the 256 levels of each channel. */
-static void levels_init(const cr_image_processor *p, float values[3][256])
+static void levels_init(const cr_image_processor *p, const double mean_of[3],
+                        const double std_of[3], float values[3][256])
 {
     bool is_folded = p->form == CR_RESIZE_TORCHVISION && p->has_rescale && p->has_normalize;
     float fold = is_folded ? (float)(1.0 / p->rescale_factor) : 1;
 
     for (int c = 0; c < 3; c++)
         for (int x = 0; x < 256; x++) {
-            float mean = (float)p->mean[c] * fold, std = (float)p->std[c] * fold;
+            float mean = (float)mean_of[c] * fold, std = (float)std_of[c] * fold;
             float value = p->has_rescale && !is_folded ? (float)(x * p->rescale_factor) : (float)x;
             values[c][x] = p->has_normalize ? (value - mean) / std : value;
         }
 }
 
-/* One patch: channel, frame, row, column. */
-static void cut_patch(const cr_image_processor *p, const cr_image *frames, size_t num_frames,
+/* One patch of temporal x side x side: channel, frame, row, column. */
+static void cut_patch(int temporal, int side, const cr_image *frames, size_t num_frames,
                       size_t first_frame, int row, int column, float values[3][256], float *to)
 {
-    int side = p->patch_size;
-
     for (int c = 0; c < 3; c++)
-        for (int t = 0; t < p->temporal_patch_size; t++) {
+        for (int t = 0; t < temporal; t++) {
             size_t at = first_frame + (size_t)t;
             const cr_image *f = &frames[at < num_frames ? at : num_frames - 1];
             for (int y = 0; y < side; y++) {
@@ -88,13 +96,45 @@ static void cut_frames(const cr_image_processor *p, const cr_image *frames, size
     int merge = p->merge_size, t, row, column, in_block;
     float values[3][256], *to = out->values;
 
-    levels_init(p, values);
+    levels_init(p, p->mean, p->std, values);
     for (t = 0; t < out->grid[0]; t++)
         for (row = 0; row < out->grid[1]; row += merge)
             for (column = 0; column < out->grid[2]; column += merge)
                 for (in_block = 0; in_block < merge * merge; in_block++, to += out->patch_dim)
-                    cut_patch(p, frames, num_frames, (size_t)t * (size_t)p->temporal_patch_size,
-                              row + in_block / merge, column + in_block % merge, values, to);
+                    cut_patch(p->temporal_patch_size, p->patch_size, frames, num_frames,
+                              (size_t)t * (size_t)p->temporal_patch_size, row + in_block / merge,
+                              column + in_block % merge, values, to);
+}
+
+/* Patches of each view beside those of the one before it. */
+static void cut_views(const cr_image_processor *p, cr_image *image, cr_image_patches *out)
+{
+    int64_t first = out->patch_dim;
+
+    for (int i = p->num_views - 1; i >= 0; i--) { /* the image itself becomes the first one */
+        const cr_image_view *v = &p->views[i];
+        size_t num_bytes = (size_t)image->width * (size_t)image->height * 3;
+        cr_image copy = *image, *one = i ? &copy : image;
+        float values[3][256];
+        if (i) copy.pixels = memcpy(cr_alloc(num_bytes), image->pixels, num_bytes);
+        cri_view_make(p, i, one);
+        levels_init(p, v->mean, v->std, values);
+        first -= 3 * (int64_t)v->patch_size * v->patch_size;
+        for (int64_t k = 0; k < out->num_patches; k++)
+            cut_patch(1, v->patch_size, one, 1, 0, (int)(k / out->grid[2]), (int)(k % out->grid[2]),
+                      values, out->values + k * out->patch_dim + first);
+        if (i) cr_image_free(&copy);
+    }
+}
+
+/* Numbers of a patch. */
+static int64_t patch_dim(const cr_image_processor *p)
+{
+    int64_t dim = p->num_views ? 0 : (int64_t)p->patch_size * p->patch_size;
+
+    for (int i = 0; i < p->num_views; i++)
+        dim += (int64_t)p->views[i].patch_size * p->views[i].patch_size;
+    return 3 * p->temporal_patch_size * dim;
 }
 
 cr_status cr_image_cut(const cr_image_processor *p, cr_image *frames, size_t num_frames,
@@ -109,16 +149,22 @@ cr_status cr_image_cut(const cr_image_processor *p, cr_image *frames, size_t num
             return cr_fail(err, CR_EARG, "frame %zu has %d x %d pixels, the first %d x %d", i,
                            frames[i].width, frames[i].height, frames[0].width, frames[0].height);
     CR_TRY(cr_image_target(p, frames[0].width, frames[0].height, &width, &height, err));
-    for (size_t i = 0; i < num_frames; i++)
+    if (p->num_views && num_frames > 1)
+        return cr_fail(err, CR_EARG, "a video of %zu frames, and this model takes images",
+                       num_frames);
+    for (size_t i = 0; i < num_frames && !p->num_views; i++)
         cr_image_resize(&frames[i], width, height, p->form);
     out->grid[0] = (int32_t)((num_frames + per_patch - 1) / per_patch);
     out->grid[1] = height / p->patch_size;
     out->grid[2] = width / p->patch_size;
     out->num_patches = (int64_t)out->grid[0] * out->grid[1] * out->grid[2];
-    out->patch_dim = 3 * (int64_t)per_patch * p->patch_size * p->patch_size;
+    out->patch_dim = patch_dim(p);
     out->num_tokens = out->num_patches / (p->merge_size * p->merge_size);
     out->values = cr_alloc((size_t)(out->num_patches * out->patch_dim) * sizeof(float));
-    cut_frames(p, frames, num_frames, out);
+    if (p->num_views)
+        cut_views(p, frames, out);
+    else
+        cut_frames(p, frames, num_frames, out);
     return CR_OK;
 }
 

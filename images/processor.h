@@ -1,11 +1,14 @@
 /* processor.h -- from pixels to what a vision tower takes, as the model folder's processor of Transformers does it: size, values, order.
  *
- * Read from processor_config.json or preprocessor_config.json. A frame is resized to sides that are multiples of
+ * Read from processor_config.json or preprocessor_config.json. There are two kinds. Qwen-VL's: a frame is resized to sides that are multiples of
  * patch_size x merge_size (smart_resize), its levels become (level x rescale_factor - mean) / std, and it is cut into patches, whose
  * merge_size x merge_size blocks become tokens. An image is one frame that is repeated temporal_patch_size times.
+ * Prismatic's: an image becomes a square of one size, once for each tower (a view), with the tower's own mean and std; a patch
+ * is a token, and its values are those of the first view and then those of the second.
  *
  * Which form of resizing (images/resize.h): the file's class says it. `Qwen2VLImageProcessor` is Pillow's, as in Transformers 4 and
- * in ROLL; `Qwen2VLImageProcessorFast` is torchvision's. (Transformers 5 takes torchvision's for both where it is installed.)
+ * in ROLL; `Qwen2VLImageProcessorFast` is torchvision's; likewise SiglipImageProcessor and BitImageProcessor. PrismaticImageProcessor
+ * has Pillow's alone. (Transformers 5 takes torchvision's for both where it is installed.)
  * The values after it differ in their last bit, too: Pillow's form rescales first, torchvision's folds both steps.
  *
  * Threads: any; a processor is not changed after it was read.
@@ -15,6 +18,22 @@
 
 #include "images/resize.h"
 
+/* How an image becomes a square. */
+typedef enum cr_image_fit {
+    CR_FIT_NAIVE,    /* whatever its shape was */
+    CR_FIT_CROP,     /* its shorter side fits, and the middle is cut out */
+    CR_FIT_LETTERBOX /* the same after it was padded to a square */
+} cr_image_fit;
+
+/* What one tower takes. */
+typedef struct cr_image_view {
+    int to,
+        side; /* the shorter side, or both, after resizing; the side of the square in its middle that is kept */
+    int patch_size;
+    double mean[3], std[3];
+} cr_image_view;
+enum { CR_MAX_VIEWS = 2 };
+
 typedef struct cr_image_processor {
     cr_resize_form form;
     int patch_size, merge_size, temporal_patch_size;
@@ -22,6 +41,13 @@ typedef struct cr_image_processor {
     int64_t min_pixels, max_pixels; /* of a resized frame */
     bool has_resize, has_rescale, has_normalize;
     double rescale_factor, mean[3], std[3];
+    /* images of one size; patch_size is that of the first view, merge_size and temporal_patch_size are 1 */
+    int num_views; /* 0: the shape of an image decides its size */
+    cr_image_view views[CR_MAX_VIEWS];
+    cr_image_fit fit;
+    uint8_t fill[3];     /* the colour of padding */
+    bool is_prismatic;   /* PrismaticImageProcessor */
+    int32_t placeholder; /* the id that stands for a patch, after the first of a sequence */
 } cr_image_processor;
 
 bool cr_image_processor_exists(const char *folder); /* a file of one, whatever is in it */
@@ -31,17 +57,18 @@ CR_MUST cr_status cr_image_processor_read(const char *folder, cr_image_processor
 CR_MUST cr_status cr_image_processor_parse(const char *text, size_t num_bytes, const char *what,
                                            cr_image_processor *out, cr_err *err);
 
-/* A run's own limits of a resized frame; 0: as the file has it. CR_ECONFIG: min is above max. */
+/* A run's own limits of a resized frame; 0: as the file has it. CR_ECONFIG: min is above max, or images have one size. */
 CR_MUST cr_status cr_image_processor_limit(cr_image_processor *p, int64_t min_pixels,
                                            int64_t max_pixels, cr_err *err);
 
-/* A frame's sides after resizing. CR_EARG: one side is more than 200 times the other, or, without resizing, not a multiple. */
+/* A frame's sides after resizing, of an image of one size those that its first view's patches cover. CR_EARG: one side is more
+ * than 200 times the other, or, without resizing, not a multiple; the shape of an image of one size makes it too large on its way. */
 CR_MUST cr_status cr_image_target(const cr_image_processor *p, int width, int height, int *to_width,
                                   int *to_height, cr_err *err);
 
 typedef struct cr_image_patches {
     float *
-        values; /* [t h w, patch_dim], a patch as [3, temporal_patch_size, patch_size, patch_size]; owned */
+        values; /* [t h w, patch_dim], a patch as [3, temporal_patch_size, patch_size, patch_size] for each view; owned */
     int32_t grid[3]; /* t, h, w: patches along each axis */
     int64_t num_patches, patch_dim;
     int64_t num_tokens; /* of the language model */

@@ -1,29 +1,22 @@
 /* processor_read.c -- processor_config.json and preprocessor_config.json. */
-#include "base/json.h"
-#include "images/processor.h"
+#include "images/processor_impl.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MAX_PATCH = 512, MAX_MERGE = 16, MAX_TEMPORAL = 16, BICUBIC = 3 };
+enum { MAX_MERGE = 16, MAX_TEMPORAL = 16, BICUBIC = 3 };
 
-typedef struct keys {
-    const json_t *object;
-    const char *what;
-    cr_err *err;
-} keys;
-
-/* NULL: absent or null. */
-static const json_t *get(const keys *k, const char *name)
+const json_t *cri_image_key(const cri_image_keys *k, const char *name)
 {
     const json_t *value = json_object_get(k->object, name);
 
     return json_is_null(value) ? NULL : value;
 }
 
-static void read_int(const keys *k, const char *name, int64_t min, int64_t max, int64_t *out)
+void cri_image_key_int(const cri_image_keys *k, const char *name, int64_t min, int64_t max,
+                       int64_t *out)
 {
-    const json_t *value = get(k, name);
+    const json_t *value = cri_image_key(k, name);
 
     if (!value) return;
     if (!json_is_integer(value) || json_integer_value(value) < min ||
@@ -34,17 +27,17 @@ static void read_int(const keys *k, const char *name, int64_t min, int64_t max, 
         *out = json_integer_value(value);
 }
 
-static void read_side(const keys *k, const char *name, int max, int *out)
+static void read_side(const cri_image_keys *k, const char *name, int max, int *out)
 {
     int64_t value = *out;
 
-    read_int(k, name, 1, max, &value);
+    cri_image_key_int(k, name, 1, max, &value);
     *out = (int)value;
 }
 
-static void read_bool(const keys *k, const char *name, bool *out)
+void cri_image_key_bool(const cri_image_keys *k, const char *name, bool *out)
 {
-    const json_t *value = get(k, name);
+    const json_t *value = cri_image_key(k, name);
 
     if (value && !json_is_boolean(value))
         cr_fail(k->err, CR_EFORMAT, "%s: %s: true or false is expected", k->what, name);
@@ -59,12 +52,10 @@ static bool is_number(const json_t *value, bool is_positive)
     return json_is_number(value) && isfinite(x) && fabs(x) < 1e6 && (!is_positive || x > 1e-6);
 }
 
-static void read_channels(const keys *k, const char *name, bool is_positive, double *out)
+void cri_image_key_channels(const cri_image_keys *k, const char *name, const json_t *value,
+                            bool is_positive, double out[3])
 {
-    const json_t *value = get(k, name);
-
-    if (!value) return;
-    for (size_t c = 0; c < 3; c++) {
+    for (size_t c = 0; c < 3 && value; c++) {
         const json_t *x = json_is_array(value) ? json_array_get(value, c) : value;
         if (!is_number(x, is_positive) || (json_is_array(value) && json_array_size(value) != 3)) {
             cr_fail(k->err, CR_EFORMAT, "%s: %s: three %snumbers are expected", k->what, name,
@@ -76,81 +67,114 @@ static void read_channels(const keys *k, const char *name, bool is_positive, dou
 }
 
 /* Areas, whatever their names say; those of the file itself come before those in `size`. */
-static void read_areas(const keys *k, cr_image_processor *out)
+static void read_areas(const cri_image_keys *k, cr_image_processor *out)
 {
-    const keys size = {.object = get(k, "size"), .what = k->what, .err = k->err};
-    const keys *places[] = {&size, k};
+    const cri_image_keys size = {
+        .object = cri_image_key(k, "size"), .what = k->what, .err = k->err};
+    const cri_image_keys *places[] = {&size, k};
 
     if (size.object && !json_is_object(size.object))
         cr_fail(k->err, CR_EFORMAT, "%s: size: an object is expected", k->what);
-    read_int(&size, "shortest_edge", 1, CR_IMAGE_MAX_PIXELS, &out->min_pixels);
-    read_int(&size, "longest_edge", 1, CR_IMAGE_MAX_PIXELS, &out->max_pixels);
+    cri_image_key_int(&size, "shortest_edge", 1, CR_IMAGE_MAX_PIXELS, &out->min_pixels);
+    cri_image_key_int(&size, "longest_edge", 1, CR_IMAGE_MAX_PIXELS, &out->max_pixels);
     for (size_t i = 0; i < CR_COUNT(places); i++) {
-        read_int(places[i], "min_pixels", 1, CR_IMAGE_MAX_PIXELS, &out->min_pixels);
-        read_int(places[i], "max_pixels", 1, CR_IMAGE_MAX_PIXELS, &out->max_pixels);
+        cri_image_key_int(places[i], "min_pixels", 1, CR_IMAGE_MAX_PIXELS, &out->min_pixels);
+        cri_image_key_int(places[i], "max_pixels", 1, CR_IMAGE_MAX_PIXELS, &out->max_pixels);
     }
     if (!k->err->status && out->min_pixels > out->max_pixels)
         cr_fail(k->err, CR_EFORMAT, "%s: at least %lld pixels and at most %lld", k->what,
                 (long long)out->min_pixels, (long long)out->max_pixels);
 }
 
-static void read_form(const keys *k, cr_image_processor *out)
+/* Of an image whose shape decides its size. */
+static void read_patches(const cri_image_keys *k, cr_image_processor *out)
 {
-    static const struct {
-        const char *name;
-        cr_resize_form form;
-    } types[] = {{"Qwen2VLImageProcessor", CR_RESIZE_PIL},
-                 {"Qwen2_5_VLImageProcessor", CR_RESIZE_PIL},
-                 {"Qwen2VLImageProcessorPil", CR_RESIZE_PIL},
-                 {"Qwen2VLImageProcessorFast", CR_RESIZE_TORCHVISION}};
-    const char *name = json_string_value(get(k, "image_processor_type"));
-
-    for (size_t i = 0; i < CR_COUNT(types) && name; i++)
-        if (strcmp(types[i].name, name) == 0) {
-            out->form = types[i].form;
-            return;
-        }
-    if (!k->err->status)
-        cr_fail(k->err, CR_EABSENT, "%s: image_processor_type: %.60s is not available, %s is",
-                k->what, name ? name : "without a name it", types[0].name);
-}
-
-static void read_all(const keys *k, cr_image_processor *out)
-{
-    const json_t *scale = get(k, "rescale_factor");
-    int64_t resample = BICUBIC;
-
-    *out = (cr_image_processor){.patch_size = 14,
-                                .merge_size = 2,
-                                .temporal_patch_size = 2,
-                                .min_pixels = 56 * 56,
-                                .max_pixels = 28 * 28 * 1280,
-                                .has_resize = true,
-                                .has_rescale = true,
-                                .has_normalize = true,
-                                .rescale_factor = 1.0 / 255,
-                                .mean = {0.48145466, 0.4578275, 0.40821073},
-                                .std = {0.26862954, 0.26130258, 0.27577711}};
-    read_form(k, out);
-    read_side(k, "patch_size", MAX_PATCH, &out->patch_size);
+    out->patch_size = 14;
+    out->merge_size = out->temporal_patch_size = 2;
+    out->min_pixels = 56 * 56;
+    out->max_pixels = 28 * 28 * 1280;
+    read_side(k, "patch_size", CRI_IMAGE_MAX_PATCH, &out->patch_size);
     read_side(k, "merge_size", MAX_MERGE, &out->merge_size);
     read_side(k, "temporal_patch_size", MAX_TEMPORAL, &out->temporal_patch_size);
-    read_bool(k, "do_resize", &out->has_resize);
-    read_bool(k, "do_rescale", &out->has_rescale);
-    read_bool(k, "do_normalize", &out->has_normalize);
-    read_channels(k, "image_mean", false, out->mean);
-    read_channels(k, "image_std", true, out->std);
     read_areas(k, out);
+}
+
+/* What a class has where its file is silent, and how its other keys are read. */
+typedef struct image_class {
+    const char *name;
+    void (*read)(const cri_image_keys *k, cr_image_processor *out);
+    cr_resize_form form;
+    bool is_cropped; /* do_center_crop */
+    double mean[3], std[3];
+} image_class;
+
+#define CLIP                               \
+    {0.48145466, 0.4578275, 0.40821073},   \
+    {                                      \
+        0.26862954, 0.26130258, 0.27577711 \
+    }
+#define HALF          \
+    {0.5, 0.5, 0.5},  \
+    {                 \
+        0.5, 0.5, 0.5 \
+    }
+static const image_class classes[] = {
+    {"Qwen2VLImageProcessor", read_patches, CR_RESIZE_PIL, false, CLIP},
+    {"Qwen2_5_VLImageProcessor", read_patches, CR_RESIZE_PIL, false, CLIP},
+    {"Qwen2VLImageProcessorPil", read_patches, CR_RESIZE_PIL, false, CLIP},
+    {"Qwen2VLImageProcessorFast", read_patches, CR_RESIZE_TORCHVISION, false, CLIP},
+    {"PrismaticImageProcessor", cri_prismatic_keys, CR_RESIZE_PIL, false, HALF},
+    {"SiglipImageProcessor", cri_view_keys, CR_RESIZE_PIL, false, HALF},
+    {"SiglipImageProcessorPil", cri_view_keys, CR_RESIZE_PIL, false, HALF},
+    {"SiglipImageProcessorFast", cri_view_keys, CR_RESIZE_TORCHVISION, false, HALF},
+    {"BitImageProcessor", cri_view_keys, CR_RESIZE_PIL, true, CLIP},
+    {"BitImageProcessorPil", cri_view_keys, CR_RESIZE_PIL, true, CLIP},
+    {"BitImageProcessorFast", cri_view_keys, CR_RESIZE_TORCHVISION, true, CLIP},
+};
+
+/* NULL: not available. */
+static const image_class *find_class(const cri_image_keys *k)
+{
+    const char *name = json_string_value(cri_image_key(k, "image_processor_type"));
+
+    for (size_t i = 0; i < CR_COUNT(classes) && name; i++)
+        if (strcmp(classes[i].name, name) == 0) return &classes[i];
+    cr_fail(k->err, CR_EABSENT, "%s: image_processor_type: %.60s is not available, %s is", k->what,
+            name ? name : "without a name it", classes[0].name);
+    return NULL;
+}
+
+static void read_all(const cri_image_keys *k, cr_image_processor *out)
+{
+    const image_class *class = find_class(k);
+    const json_t *scale = cri_image_key(k, "rescale_factor");
+    int64_t resample = BICUBIC;
+
+    *out = (cr_image_processor){.has_resize = true,
+                                .has_rescale = true,
+                                .has_normalize = true,
+                                .rescale_factor = 1.0 / 255};
+    if (!class) return;
+    out->form = class->form;
+    out->fit = class->is_cropped ? CR_FIT_CROP : CR_FIT_NAIVE;
+    memcpy(out->mean, class->mean, sizeof out->mean);
+    memcpy(out->std, class->std, sizeof out->std);
+    cri_image_key_bool(k, "do_resize", &out->has_resize);
+    cri_image_key_bool(k, "do_rescale", &out->has_rescale);
+    cri_image_key_bool(k, "do_normalize", &out->has_normalize);
+    cri_image_key_channels(k, "image_mean", cri_image_key(k, "image_mean"), false, out->mean);
+    cri_image_key_channels(k, "image_std", cri_image_key(k, "image_std"), true, out->std);
     if (scale && !is_number(scale, true))
         cr_fail(k->err, CR_EFORMAT, "%s: rescale_factor: a positive number is expected", k->what);
     if (scale) out->rescale_factor = json_number_value(scale);
-    read_int(k, "resample", BICUBIC, BICUBIC, &resample);
+    cri_image_key_int(k, "resample", BICUBIC, BICUBIC, &resample);
+    class->read(k, out);
 }
 
 cr_status cr_image_processor_parse(const char *text, size_t num_bytes, const char *what,
                                    cr_image_processor *out, cr_err *err)
 {
-    keys k = {.what = what, .err = err};
+    cri_image_keys k = {.what = what, .err = err};
     const json_t *inner;
     json_t *json;
 
@@ -206,6 +230,7 @@ cr_status cr_image_processor_read(const char *folder, cr_image_processor *out, c
     *out = (cr_image_processor){0};
     CR_TRY_GOTO(out, read_file(newer, false, &is_read, out, err));
     if (!is_read) CR_TRY_GOTO(out, read_file(older, true, &is_read, out, err));
+    if (out->num_views) cr_note(cri_views_fit(folder, out, err));
 out:
     cr_free(newer);
     cr_free(older);

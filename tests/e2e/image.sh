@@ -58,7 +58,7 @@ refused() { # WHAT, options ..
 refused 'give a FILE'
 refused 'without --model nothing is resized' $files/png_rgb.png --resize pil
 refused 'pil or torchvision' $files/png_rgb.png --model $tmp/model --resize bicubic
-refused 'give 1 to' $files/png_rgb.png --model $tmp/model --min-pixels 2000
+refused 'images have at least 2000 pixels' $files/png_rgb.png --model $tmp/model --min-pixels 2000
 refused 'cannot open' $files/png_rgb.png --model $tmp
 refused 'drop or white, not black' $files/png_rgb.png --alpha black
 refused 'from 1 to' $files/png_rgb.png --limit 0

@@ -7,16 +7,22 @@
 Nothing is downloaded: images are drawn from a seed. What `--write` makes is committed; tests/unit/images_golden.c reads it. Needs the
 Python packages pillow (12.1 or older: later ones may resize columns first), torch, torchvision, transformers and numpy. Decoded
 pixels must be equal, and values, in Pillow's form (Qwen2VLImageProcessorPil) and in torchvision's (Qwen2VLImageProcessor): every bit.
+So must those of models of one size of image: SigLIP's and BiT's (DINOv2) processors in both forms, Prismatic's, which is written here.
 """
 import argparse, hashlib, io, json, pathlib, struct, subprocess, sys, tempfile, warnings, zlib
 
 sys.path.append(sys.path.pop(0))  # tokenizers.py of this folder is not the package
 import numpy
+import torchvision.transforms.functional as TVF
 from PIL import Image, ImageOps
 from transformers.image_transforms import convert_to_rgb
 from transformers.image_utils import load_image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+from transformers.models.bit.image_processing_bit import BitImageProcessor
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 
 warnings.filterwarnings("ignore")
 CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073], image_std=[0.26862954, 0.26130258, 0.27577711])
@@ -26,6 +32,20 @@ MODELS = { # what preprocessor_config.json of the hub has
     "small": dict(patch_size=2, min_pixels=64, max_pixels=1024, **CLIP),
 }
 FORMS = {"pil": Qwen2VLImageProcessorPil, "torchvision": Qwen2VLImageProcessor}
+BACKENDS = {"SiglipImageProcessor": dict(pil=SiglipImageProcessorPil, torchvision=SiglipImageProcessor),
+            "BitImageProcessor": dict(pil=BitImageProcessorPil, torchvision=BitImageProcessor)}
+IMAGENET = [0.484375, 0.455078125, 0.40625], [0.228515625, 0.2236328125, 0.224609375]
+HALF = [0.5] * 3, [0.5] * 3
+# models of one size of image: the patch sizes of their towers, and what preprocessor_config.json has
+def prismatic(strategy, *towers):
+    return [t[1] for t in towers], dict(image_processor_type="PrismaticImageProcessor", image_resize_strategy=strategy, use_fused_vision_backbone=len(towers) > 1,
+        input_sizes=[[3, t[0], t[0]] for t in towers], interpolations=["bicubic"] * len(towers), means=[t[2][0] for t in towers], stds=[t[2][1] for t in towers])
+VIEWS = {
+    "letterbox": prismatic("letterbox", (56, 14, HALF), (64, 16, IMAGENET)), "naive": prismatic("resize-naive", (224, 14, IMAGENET), (224, 14, HALF)),
+    "crop": prismatic("resize-crop", (63, 9, IMAGENET)), "letterbox_one": prismatic("letterbox", (55, 9, IMAGENET)),
+    "siglip": ([16], dict(image_processor_type="SiglipImageProcessor", size=dict(height=96, width=96), image_mean=HALF[0], image_std=HALF[1])),
+    "bit": ([14], dict(image_processor_type="BitImageProcessor", size=dict(shortest_edge=65), crop_size=dict(height=56, width=56), image_mean=IMAGENET[0], image_std=IMAGENET[1])),
+}
 
 
 def chunk(name, data):
@@ -188,6 +208,46 @@ def processed(image, model, form):
     return numpy.asarray(out["pixel_values"], dtype=numpy.float32), [int(x) for x in out["image_grid_thw"][0]]
 
 
+def prismatic_views(image, p):
+    """PrismaticImageProcessor as its papers and files describe it: torchvision's steps on a Pillow image, once for each tower."""
+    if p["image_resize_strategy"] == "letterbox":
+        w, h = (max(image.size) - image.width) // 2, (max(image.size) - image.height) // 2
+        image = TVF.pad(image, [w, h, w, h], fill=tuple(int(255 * m) for m in p["means"][-1]))
+    out = []
+    for (_, _, side), mean, std in zip(p["input_sizes"], p["means"], p["stds"]):
+        one = TVF.resize(image, [side, side] if p["image_resize_strategy"] == "resize-naive" else side, TVF.InterpolationMode.BICUBIC)
+        out.append(TVF.normalize(TVF.to_tensor(TVF.center_crop(one, [side, side])), mean, std).numpy())
+    return out
+
+
+def views(image, name, form):
+    """Patches of all towers beside each other, row by row, and the grid."""
+    sizes, p = VIEWS[name]
+    kind = p["image_processor_type"]
+    if kind == "PrismaticImageProcessor":
+        made = prismatic_views(image, p)
+    else:
+        of = {k: v for k, v in p.items() if k != "image_processor_type"}
+        made = [numpy.asarray(BACKENDS[kind][form](**of)(images=image, return_tensors="np" if form == "pil" else "pt")["pixel_values"], numpy.float32)[0]]
+    n = made[0].shape[1] // sizes[0]
+    cut = [v[:, :n * s, :n * s].reshape(3, n, s, n, s).transpose(1, 3, 0, 2, 4).reshape(n * n, -1) for v, s in zip(made, sizes)]
+    return numpy.concatenate(cut, 1), [1, n, n]
+
+
+def write_views(folder, name):
+    """The processor, and a config.json with its towers."""
+    sizes, p = VIEWS[name]
+    sides = [s[2] for s in p["input_sizes"]] if "input_sizes" in p else [p.get("crop_size", p["size"])["height"]]
+    (folder / name).mkdir()
+    (folder / name / "preprocessor_config.json").write_text(json.dumps(p))
+    (folder / name / "config.json").write_text(json.dumps(dict(image_token_id=9, text_config=dict(vocab_size=10),
+        vision_towers=[dict(model_type="dinov2", image_size=side, patch_size=s) for side, s in zip(sides, sizes)])))
+
+
+def forms_of(name):
+    return ["pil"] if VIEWS[name][1]["image_processor_type"] == "PrismaticImageProcessor" else list(FORMS)
+
+
 def write_processor(folder, model):
     (folder / model).mkdir()
     (folder / model / "preprocessor_config.json").write_text(json.dumps(dict(MODELS[model], image_processor_type="Qwen2VLImageProcessor", do_resize=True,
@@ -199,13 +259,17 @@ def ask(croll, path, values, *options):
     return json.loads(ran.stdout) if ran.stdout else dict(error=ran.stderr)
 
 
-def check(croll, num):
+def check(croll, num, first):
     bad = steps = exact = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for model in MODELS:
             write_processor(folder, model)
+        for model in VIEWS:
+            write_views(folder, model)
         for i, (name, data) in enumerate(draw_all(num)):
+            if i < first:
+                continue
             path, values = folder / name, folder / "values"
             path.write_bytes(data)
             image, said = load(path), ask(croll, path, values)
@@ -215,20 +279,23 @@ def check(croll, num):
             said = ask(croll, path, values, "--alpha", "white")
             if "error" in said or values.read_bytes() != load_white(path).tobytes():
                 faults.append(f"pixels over white: {said}")
-            model = ["qwen2_5_vl", "qwen3_vl"][i % 2]
-            for form in FORMS:
+            one_size = list(VIEWS)[i % len(VIEWS)]
+            asked = [(["qwen2_5_vl", "qwen3_vl"][i % 2], f) for f in FORMS] + [(one_size, f) for f in forms_of(one_size)]
+            for model, form in asked:
                 said = ask(croll, path, values, "--model", str(folder / model), "--resize", form)
+                if model in VIEWS and "padded to a square" in said.get("error", ""):
+                    continue
                 try:
-                    want, grid = processed(image, model, form)
+                    want, grid = (views if model in VIEWS else processed)(image, model, form)
                 except ValueError as error:
                     if "error" not in said:
-                        faults.append(f"{form}: taken, but {error}")
+                        faults.append(f"{model}, {form}: taken, but {error}")
                     continue
                 got = numpy.fromfile(values, dtype=numpy.float32) if "error" not in said else numpy.zeros(0)
-                if got.size != want.size or said["grid"] != grid or said["tokens"] != grid[0] * grid[1] * grid[2] // 4:
-                    faults.append(f"{form}: {said}, not {grid}")
+                if got.size != want.size or said["grid"] != grid or said["tokens"] != grid[0] * grid[1] * grid[2] // (1 if model in VIEWS else 4):
+                    faults.append(f"{model}, {form}: {said}, not {grid}")
                 elif not numpy.array_equal(got, want.ravel()):
-                    faults.append(f"{form}: {(got != want.ravel()).sum()} of {got.size} values differ, at most by {abs(got - want.ravel()).max():.3g}")
+                    faults.append(f"{model}, {form}: {(got != want.ravel()).sum()} of {got.size} values differ, at most by {abs(got - want.ravel()).max():.3g}")
                 else:
                     exact += got.size
                 steps += 1
@@ -236,7 +303,7 @@ def check(croll, num):
             for fault in faults:
                 print(f"{name}: {fault}")
             path.unlink()
-    print(f"{num} images, {num - bad} with equal pixels, values, grids and tokens ({steps} times processed, {exact:,} values equal to the bit)")
+    print(f"{num - first} images, {num - first - bad} with equal pixels, values, grids and tokens ({steps} times processed, {exact:,} values equal to the bit)")
     return bad != 0
 
 
@@ -258,10 +325,15 @@ def write(folder):
             for form in FORMS:
                 values, grid = processed(image, model, form)
                 case["processed"].append(dict(model=model, form=form, grid=grid, values=digest(values)))
+        for model in VIEWS:
+            for form in forms_of(model):
+                values, grid = views(image, model, form)
+                case["processed"].append(dict(model=model, form=form, grid=grid, values=digest(values)))
         cases.append(case)
-    models = {m: dict(MODELS[m], image_processor_type="Qwen2VLImageProcessor") for m in ("small", "qwen2_5_vl")}
+    models = {m: dict(MODELS[m], image_processor_type="Qwen2VLImageProcessor") for m in ("small", "qwen2_5_vl")} | {m: p for m, (_, p) in VIEWS.items()}
+    patches = {m: sizes for m, (sizes, _) in VIEWS.items()}
     lines = ",\n".join(json.dumps(c) for c in cases)
-    (folder / "images.json").write_text(f'{{"models":{json.dumps(models)},\n"cases":[\n{lines}\n]}}\n')
+    (folder / "images.json").write_text(f'{{"models":{json.dumps(models)},\n"patches":{json.dumps(patches)},\n"cases":[\n{lines}\n]}}\n')
 
 
 def main():
@@ -269,10 +341,11 @@ def main():
     parser.add_argument("--check", metavar="CROLL")
     parser.add_argument("--write", metavar="FOLDER", type=pathlib.Path)
     parser.add_argument("--num", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="of the images that are drawn, the first that is looked at")
     args = parser.parse_args()
     if args.write:
         write(args.write)
-    return check(args.check, args.num) if args.check else 0
+    return check(args.check, args.num, args.first) if args.check else 0
 
 
 sys.exit(main())

@@ -31,7 +31,16 @@ static void same_digest(const char *what, const void *data, size_t num_bytes, co
     if (strcmp(hex, json_string_value(want)) != 0) fail_msg("%s differ", what);
 }
 
-static void check_values(const char *file, const json_t *processor, const json_t *want)
+/* Patches of the towers, which another file of a folder says. */
+static void set_patches(cr_image_processor *p, const json_t *sizes)
+{
+    for (int i = 0; i < p->num_views; i++)
+        p->views[i].patch_size = (int)json_integer_value(json_array_get(sizes, (size_t)i));
+    if (p->num_views) p->patch_size = p->views[0].patch_size;
+}
+
+static void check_values(const char *file, const json_t *processor, const json_t *patch_sizes,
+                         const json_t *want)
 {
     const char *form = json_string_value(json_object_get(want, "form"));
     cr_image_processor p = {0};
@@ -42,13 +51,14 @@ static void check_values(const char *file, const json_t *processor, const json_t
 
     OK(cr_json_add_value(&text, processor, &err));
     OK(cr_image_processor_parse(text.data, text.num_bytes, file, &p, &err));
+    set_patches(&p, patch_sizes);
     p.form = strcmp(form, forms[0]) == 0 ? CR_RESIZE_PIL : CR_RESIZE_TORCHVISION;
     read_image(file, CR_ALPHA_DROP, &image);
     OK(cr_image_cut(&p, &image, 1, &patches, &err));
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(patches.grid[i],
                          json_integer_value(json_array_get(json_object_get(want, "grid"), i)));
-    assert_int_equal(patches.num_tokens, patches.num_patches / 4);
+    assert_int_equal(patches.num_tokens, patches.num_patches / (p.merge_size * p.merge_size));
     snprintf(what, sizeof what, "%s: values of %s, patches of %d,", file, form, p.patch_size);
     same_digest(what, patches.values,
                 (size_t)(patches.num_patches * patches.patch_dim) * sizeof(float),
@@ -86,7 +96,8 @@ static void goldens(void **state)
         json_array_foreach(json_object_get(c, "processed"), j, want)
         {
             const char *model = json_string_value(json_object_get(want, "model"));
-            check_values(file, json_object_get(json_object_get(root, "models"), model), want);
+            check_values(file, json_object_get(json_object_get(root, "models"), model),
+                         json_object_get(json_object_get(root, "patches"), model), want);
         }
     }
     json_decref(root);

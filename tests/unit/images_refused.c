@@ -253,6 +253,23 @@ static void processors(void **state)
         {"{Q,'rescale_factor':0}", "p: rescale_factor", CR_EFORMAT},
         {"{Q,'resample':2}", "p: resample: an integer from 3 to 3", CR_EFORMAT},
         {"{Q,'do_resize':1}", "p: do_resize: true or false", CR_EFORMAT},
+        {"{P,'input_sizes':[[3,8,9]]}", "p: input_sizes[0]: [3, side, side] is expected",
+         CR_EFORMAT},
+        {"{P,'input_sizes':[[3,8,8],[3,8,8],[3,8,8]]}", "one or two sizes", CR_EFORMAT},
+        {"{P,'use_fused_vision_backbone':true}", "but input_sizes has 1", CR_EFORMAT},
+        {"{P,'image_resize_strategy':'stretch'}", "stretch is none of letterbox", CR_EFORMAT},
+        {"{P,'interpolations':['bilinear']}", "interpolations[0]: bicubic", CR_EFORMAT},
+        {"{P,'means':[[0,0,0],[1,1,1]]}", "means has 2 members, input_sizes 1", CR_EFORMAT},
+        {"{P,'tvf_resize_params':[{'size':[224,224]}]}", "tvf_resize_params[0]", CR_EFORMAT},
+        {"{P,'tvf_crop_params':[{'output_size':[9,9]}]}", "tvf_crop_params[0]", CR_EFORMAT},
+        {"{P,'tvf_normalize_params':[{'mean':[0.5,0.5,0.4]}]}", "means and stds", CR_EFORMAT},
+        {"{P,'tvf_do_letterbox':false}", "tvf_do_letterbox", CR_EFORMAT},
+        {"{'image_processor_type':'SiglipImageProcessor','size':{'height':9,'width':8}}",
+         "height and width that are equal", CR_EABSENT},
+        {"{'image_processor_type':'BitImageProcessor','do_center_crop':false}",
+         "more than one size", CR_EABSENT},
+        {"{'image_processor_type':'BitImageProcessor','size':{'shortest_edge':200}}",
+         "crop_size within it", CR_EABSENT},
         {"{'image_processor':{Q,'min_pixels':4,'size':{'min_pixels':9,'max_pixels':200}}}", "",
          CR_OK},
     };
@@ -262,14 +279,16 @@ static void processors(void **state)
         cr_image_processor p;
         cr_buf text = {0};
         for (const char *c = cases[i].text; *c; c++) {
-            if (*c == 'Q')
+            if (*c == 'P' && c[1] == ',')
+                cr_buf_adds(&text, "\"image_processor_type\":\"PrismaticImageProcessor\"");
+            else if (*c == 'Q')
                 cr_buf_adds(&text, "\"image_processor_type\":\"Qwen2VLImageProcessorFast\"");
             else
                 cr_buf_addc(&text, *c == '\'' ? '"' : *c);
         }
         err = (cr_err){0};
-        assert_int_equal(cr_image_processor_parse(text.data, text.num_bytes, "p", &p, &err),
-                         cases[i].status);
+        if (cr_image_processor_parse(text.data, text.num_bytes, "p", &p, &err) != cases[i].status)
+            fail_msg("case %zu: status %d", i, err.status);
         if (!strstr(err.msg, cases[i].why)) fail_msg("case %zu: %s", i, err.msg);
         if (cases[i].status == CR_OK)
             assert_true(p.form == CR_RESIZE_TORCHVISION && p.min_pixels == 4 &&

@@ -1,0 +1,38 @@
+/* processor_impl.h -- keys of a processor's file, and processors of images of one size. Inside images/ only.
+ */
+#ifndef CR_IMAGE_PROCESSOR_IMPL_H
+#define CR_IMAGE_PROCESSOR_IMPL_H
+
+#include "base/json.h"
+#include "images/processor.h"
+
+/* An object of the file. Functions below leave *out as it is where a key is absent or null; the first wrong key is in err. */
+typedef struct cri_image_keys {
+    const json_t *object;
+    const char *what;
+    cr_err *err;
+} cri_image_keys;
+
+enum { CRI_IMAGE_MAX_PATCH = 512 };
+
+const json_t *cri_image_key(const cri_image_keys *k, const char *name); /* NULL: absent or null */
+void cri_image_key_int(const cri_image_keys *k, const char *name, int64_t min, int64_t max,
+                       int64_t *out);
+void cri_image_key_bool(const cri_image_keys *k, const char *name, bool *out);
+/* Three numbers, or one for all channels; value NULL: nothing. `name` is for errors. */
+void cri_image_key_channels(const cri_image_keys *k, const char *name, const json_t *value,
+                            bool is_positive, double out[3]);
+
+/* views_read.c: the keys of PrismaticImageProcessor; those of SiglipImageProcessor and BitImageProcessor, after the ones that
+ * they share with others (`out` has the usual values of the class). */
+void cri_prismatic_keys(const cri_image_keys *k, cr_image_processor *out);
+void cri_view_keys(const cri_image_keys *k, cr_image_processor *out);
+/* What the towers of the same folder's config.json want: patches, and the id that stands for one. */
+CR_MUST cr_status cri_views_fit(const char *folder, cr_image_processor *out, cr_err *err);
+
+/* views.c: cr_image_target and cr_image_cut of them. */
+CR_MUST cr_status cri_views_target(const cr_image_processor *p, int width, int height, cr_err *err);
+/* The image becomes what view i takes. */
+void cri_view_make(const cr_image_processor *p, int i, cr_image *image);
+
+#endif
