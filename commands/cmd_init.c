@@ -37,7 +37,8 @@ const cr_command cr_command_init = {
     "init MODEL [--seed N] [--overwrite]",
     "Random weights for the config.json of a folder: model.safetensors in its torch_dtype, normal "
     "with "
-    "initializer_range, norms one, biases zero. The values depend on the seed only.",
+    "initializer_range, norms one, biases zero. The values depend on the seed only. A Prismatic "
+    "folder without preprocessor_config.json gets one.",
     "croll init output/quickstart/model --seed 42 --overwrite",
     run,
 };

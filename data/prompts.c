@@ -122,6 +122,18 @@ static cr_status end_images(const cr_prompt_maker *m, cr_err *err)
     return m->images.reader ? cr_image_items_end(&m->images.items, m->images.next, err) : CR_OK;
 }
 
+/* Placeholders that are not in the text. */
+static cr_status insert_image(cr_prompt_maker *m, cr_row *row, cr_err *err)
+{
+    size_t num;
+
+    CR_TRY(
+        cr_image_items_insert(&m->images.items, &row->ids, &row->learns, &row->num_ids, &num, err));
+    row->num_prompt += num;
+    if (num) m->images.next = m->images.items.num;
+    return CR_OK;
+}
+
 /* Files of ROLL have it as a number or as text. */
 static cr_status read_difficulty(cr_row *row, cr_err *err)
 {
@@ -173,6 +185,7 @@ static cr_status settle_prompt(cr_prompt_maker *m, const json_t *messages, const
                                cr_row *row, cr_err *err)
 {
     CR_TRY(end_images(m, err));
+    CR_TRY(insert_image(m, row, err));
     row->num_prompt = row->num_ids;
     if (row->num_ids > 5 && (int64_t)row->num_ids <= m->prompt_length)
         return cri_row_images_keep(&m->images, messages, column, row, err);
@@ -491,7 +504,9 @@ static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, bool *is_dropped,
 /* Of the images that have placeholders among the row's ids, all of these are there. */
 static bool has_all_places(const cr_prompt_maker *m, const cr_row *row)
 {
-    const int32_t pad = cr_tokenizer_find(m->tokenizer, CR_IMAGE_PLACEHOLDER);
+    const cr_image_items *items = &m->images.items;
+    const int32_t pad = items->is_inserted ? items->placeholder
+                                           : cr_tokenizer_find(m->tokenizer, CR_IMAGE_PLACEHOLDER);
     int64_t num = 0;
 
     for (size_t i = 0; i < m->images.next && i < m->images.items.num; i++)
@@ -530,6 +545,7 @@ cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
     CR_TRY(cr_columns_make(&m->from->data, row, err));
     cr_note(m->from->data.messages ? encode_turns(m, row, &is_dropped, &messages, err)
                                    : encode_columns(m, row, &is_dropped, err));
+    if (err->status == CR_OK && row->ids) cr_note(insert_image(m, row, err));
     if (err->status == CR_OK && row->ids) cr_note(settle_answers(m, messages, row, err));
     json_decref(messages);
     return err->status;

@@ -32,6 +32,7 @@ typedef struct chat {
     size_t num_used;      /* of it */
     place *places;
     size_t num, capacity, message;
+    bool is_inserted; /* places are not in the text */
 } chat;
 
 cr_image_reader *cr_image_reader_create(const cr_image_processor *processor, const char *folder)
@@ -72,6 +73,10 @@ static cr_status add_place(chat *c, const json_t *value, cr_err *err)
     if (!value)
         return cr_fail(err, CR_EFORMAT, "message %zu: a place without an image%s", c->message,
                        c->images ? ": the column has no further one" : "");
+    if (c->is_inserted && c->num)
+        return cr_fail(err, CR_EFORMAT,
+                       "message %zu has a second image, and this model takes one in a sequence",
+                       c->message);
     if (c->num == CR_IMAGES_A_CHAT)
         return cr_fail(err, CR_EFORMAT, "more than %d images", CR_IMAGES_A_CHAT);
     c->places = cr_grow(c->places, c->num, &c->capacity, sizeof *c->places);
@@ -79,11 +84,22 @@ static cr_status add_place(chat *c, const json_t *value, cr_err *err)
     return CR_OK;
 }
 
-/* A text for the template, with tags as the template would have written a place; a new reference. */
+static void trim(const char **first, const char **last)
+{
+    while (*first < *last && strchr(" \t\r\n", **first) && **first)
+        ++*first;
+    while (*last > *first && strchr(" \t\r\n", (*last)[-1]) && (*last)[-1])
+        --*last;
+}
+
+/* A text for the template, with tags as the template would have written a place, or, of a model whose places are not in the text, without
+ * them and the blanks around it; a new reference. */
 static cr_status take_text(chat *c, const json_t *text, json_t **out, cr_err *err)
 {
     const char *at = json_string_value(text), *end = at + json_string_length(text), *tag;
+    const char *first, *last;
     cr_buf with = {0};
+    size_t num_tags = 0;
 
     *out = NULL;
     if (!c->images) {
@@ -93,11 +109,15 @@ static cr_status take_text(chat *c, const json_t *text, json_t **out, cr_err *er
     while ((tag = memmem(at, (size_t)(end - at), TAG, sizeof TAG - 1)) != NULL) {
         CR_TRY_GOTO(out, add_place(c, NULL, err));
         cr_buf_add(&with, at, (size_t)(tag - at));
-        cr_buf_adds(&with, TAG_TEXT);
+        if (!c->is_inserted) cr_buf_adds(&with, TAG_TEXT);
+        num_tags++;
         at = tag + sizeof TAG - 1;
     }
     cr_buf_add(&with, at, (size_t)(end - at));
-    *out = json_stringn(with.data, with.num_bytes);
+    first = with.data ? with.data : "";
+    last = first + with.num_bytes;
+    if (c->is_inserted && num_tags) trim(&first, &last);
+    *out = json_stringn(first, (size_t)(last - first));
 out:
     cr_buf_free(&with);
     return err->status;
@@ -133,6 +153,23 @@ static cr_status take_part(chat *c, json_t *part, json_t **out, cr_err *err)
     return CR_OK;
 }
 
+/* Templates of models whose places are not in the text take texts: parts as one of them; a new reference. */
+static json_t *join(const json_t *parts)
+{
+    cr_buf text = {0};
+    json_t *part, *out;
+    size_t i;
+
+    json_array_foreach(parts, i, part)
+    {
+        const json_t *of = json_object_get(part, "text");
+        cr_buf_add(&text, json_string_value(of), json_string_length(of));
+    }
+    out = json_stringn(text.data ? text.data : "", text.num_bytes);
+    cr_buf_free(&text);
+    return out;
+}
+
 /* A message whose content has no data of images; a new reference. */
 static cr_status take_message(chat *c, json_t *message, json_t **out, cr_err *err)
 {
@@ -146,6 +183,11 @@ static cr_status take_message(chat *c, json_t *message, json_t **out, cr_err *er
         {
             CR_TRY_GOTO(out, take_part(c, part, &taken, err));
             json_array_append_new(changed, taken);
+        }
+        if (c->is_inserted) {
+            taken = join(changed);
+            json_decref(changed);
+            changed = taken;
         }
     } else if (json_is_string(content)) {
         CR_TRY_GOTO(out, take_text(c, content, &changed, err));
@@ -351,9 +393,12 @@ void cr_image_reader_look(cr_image_reader *r)
 cr_status cr_image_reader_read(cr_image_reader *r, const json_t *messages, const json_t *images,
                                cr_image_items *out, cr_err *err)
 {
-    chat c = {.images = json_is_null(images) ? NULL : images};
+    bool is_inserted = r->processor.num_views > 0;
+    chat c = {.images = json_is_null(images) ? NULL : images, .is_inserted = is_inserted};
 
-    *out = (cr_image_items){.messages = json_array()};
+    *out = (cr_image_items){.messages = json_array(),
+                            .is_inserted = is_inserted,
+                            .placeholder = r->processor.placeholder};
     CR_TRY_GOTO(out, find_places(&c, messages, out->messages, err));
     out->num = c.num;
     out->item = CR_NEW_ARRAY(cr_image_item, c.num);
@@ -376,7 +421,7 @@ void cr_image_items_free(cr_image_items *items)
 
 cr_status cr_image_items_end(const cr_image_items *items, size_t next, cr_err *err)
 {
-    if (next == items->num) return CR_OK;
+    if (next == items->num || items->is_inserted) return CR_OK;
     return cr_fail(err, CR_EFORMAT,
                    "the rendered chat has %zu placeholders " CR_IMAGE_PLACEHOLDER " for %zu images",
                    next, items->num);
@@ -388,7 +433,8 @@ cr_status cr_image_items_expand_part(const cr_image_items *items, const char *te
     static const char pad[] = CR_IMAGE_PLACEHOLDER;
     const char *end = text + num_bytes, *at;
 
-    for (; (at = memmem(text, (size_t)(end - text), pad, sizeof pad - 1)); ++*next) {
+    for (; !items->is_inserted && (at = memmem(text, (size_t)(end - text), pad, sizeof pad - 1));
+         ++*next) {
         cr_buf_add(out, text, (size_t)(at - text));
         for (int64_t k = 0; *next < items->num && k < items->item[*next].num_tokens; k++)
             cr_buf_adds(out, pad);
@@ -405,4 +451,43 @@ cr_status cr_image_items_expand(const cr_image_items *items, const char *text, s
 
     CR_TRY(cr_image_items_expand_part(items, text, num_bytes, &num, out, err));
     return cr_image_items_end(items, num, err);
+}
+
+void cr_image_insert(int32_t placeholder, int64_t num_tokens, const int32_t *ids,
+                     const int32_t *labels, int64_t num, int32_t *out_ids, int32_t *out_labels)
+{
+    size_t rest = (size_t)(num - 1) * sizeof *ids;
+
+    CR_CHECK(num > 0, "an image in a sequence of %lld tokens", (long long)num);
+    out_ids[0] = ids[0];
+    for (int64_t i = 1; i <= num_tokens; i++)
+        out_ids[i] = placeholder;
+    memcpy(out_ids + 1 + num_tokens, ids + 1, rest);
+    if (!labels) return;
+    for (int64_t i = 0; i < num_tokens; i++)
+        out_labels[i] = -1;
+    out_labels[num_tokens] = labels[0];
+    memcpy(out_labels + 1 + num_tokens, labels + 1, rest);
+}
+
+cr_status cr_image_items_insert(const cr_image_items *items, int32_t **ids, uint8_t **learns,
+                                size_t *num, size_t *num_inserted, cr_err *err)
+{
+    size_t more = items->is_inserted && items->num ? (size_t)items->item[0].num_tokens : 0;
+    int32_t *with;
+
+    *num_inserted = more;
+    if (!more) return CR_OK;
+    if (!*num) return cr_fail(err, CR_EFORMAT, "no first token, which an image stands after");
+    with = CR_NEW_ARRAY(int32_t, *num + more);
+    cr_image_insert(items->placeholder, (int64_t)more, *ids, NULL, (int64_t)*num, with, NULL);
+    cr_free(*ids);
+    *ids = with;
+    if (learns && *learns) {
+        *learns = cr_realloc(*learns, *num, *num + more);
+        memmove(*learns + 1 + more, *learns + 1, *num - 1);
+        memset(*learns + 1, 0, more);
+    }
+    *num += more;
+    return CR_OK;
 }

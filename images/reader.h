@@ -3,7 +3,8 @@
  * A place for an image is a part of a message, {"type": "image", ..} or {"type": "image_url", ..}, which has the image (image, image_url, path,
  * url, base64) or takes the next one of the column `images`; with such a column the text <image> is one, too (ROLL's rows). Images
  * of the column and places must be equally many. The chat template then sees parts without data; each placeholder that it
- * writes becomes as many as its image has tokens.
+ * writes becomes as many as its image has tokens. A model of one size of image (Prismatic) has one image or none in a chat, and
+ * the template sees nothing of it: its placeholders go after the first id of the sequence.
  *
  * Images are decoded by workers (images/pool.h). Of an image that was seen before, by the digest of its bytes, the size is known. A reader is
  * opened for one of two uses: grids alone, or values (cr_image_reader_keep_values).
@@ -41,6 +42,8 @@ typedef struct cr_image_items {
     cr_image_item *item; /* [num] in the order of places */
     size_t num;
     json_t *messages; /* for the template */
+    bool is_inserted; /* the image's placeholders are no text: cr_image_items_insert */
+    int32_t placeholder;
 } cr_image_items;
 
 /* folder: image_folder, or NULL; borrowed. */
@@ -57,6 +60,15 @@ void cr_image_reader_look(cr_image_reader *reader);
 CR_MUST cr_status cr_image_reader_read(cr_image_reader *reader, const json_t *messages,
                                        const json_t *images, cr_image_items *out, cr_err *err);
 void cr_image_items_free(cr_image_items *items);
+/* Placeholders of an image that is inserted: after the first of num ids (at least one); arrays of num + num_tokens elements. labels may be
+ * NULL: what the rows of a batch give; the first id's goes to the last placeholder, and what comes before has none (-1). */
+void cr_image_insert(int32_t placeholder, int64_t num_tokens, const int32_t *ids,
+                     const int32_t *labels, int64_t num, int32_t *out_ids, int32_t *out_labels);
+/* The same with ids that were allocated; learns (may be NULL, or point to NULL) are 0 there. Returns how many came in: 0 if there is
+ * no image that is inserted. CR_EFORMAT: there is no first id. */
+CR_MUST cr_status cr_image_items_insert(const cr_image_items *items, int32_t **ids,
+                                        uint8_t **learns, size_t *num, size_t *num_inserted,
+                                        cr_err *err);
 /* Append a part of the text, whose first placeholder is that of item *next, with its placeholders repeated; *next goes on. CR_EFORMAT:
  * there are more of them than images. */
 CR_MUST cr_status cr_image_items_expand_part(const cr_image_items *items, const char *text,

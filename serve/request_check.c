@@ -330,6 +330,7 @@ static cr_status render_images(cri_draft *d, cr_serve_error *error)
     cr_serve_prompt *p = &d->request.prompts[0];
     cr_buf text = {0}, with = {0};
     cr_image_items items;
+    size_t num_inserted;
     cr_err err = {0};
 
     if (cr_serve_images_read(m->images, d->messages, m->max_model_len, &items, &err) != CR_OK)
@@ -337,7 +338,8 @@ static cr_status render_images(cri_draft *d, cr_serve_error *error)
     if (write_chat(d, items.messages, &text, error) == CR_OK &&
         cr_image_items_expand(&items, text.data ? text.data : "", text.num_bytes, &with, &err) ==
             CR_OK &&
-        encode_chat(d, &with, error) == CR_OK)
+        encode_chat(d, &with, error) == CR_OK &&
+        cr_image_items_insert(&items, &p->ids, NULL, &p->num_ids, &num_inserted, &err) == CR_OK)
         cr_note(cr_serve_images_take(m->images, &items, p->ids, p->num_ids, &p->images,
                                      &p->image_bytes, &err));
     cr_buf_free(&text);

@@ -37,7 +37,7 @@ cr_status cr_packed_images_end(cr_packed_images *p, const cr_model_config *c, cr
                                                 c->vision->patch_dim,
                                  .seq_items = (const int32_t *)(const void *)p->seq_items.data};
     cr_free(p->mrope);
-    p->mrope = CR_NEW_ARRAY(int32_t, 3 * batch->num_tokens);
+    p->mrope = c->rope_axis ? CR_NEW_ARRAY(int32_t, 3 * batch->num_tokens) : NULL;
     batch->vision = &p->input;
     batch->mrope = p->mrope;
     return cr_vision_positions(c, batch, &p->input, p->mrope, err);

@@ -66,6 +66,8 @@ static cr_status render(cr_encoder *e, const json_t *messages, cr_err *err)
 cr_status cr_encoder_encode(cr_encoder *e, const json_t *text, bool is_messages, int32_t **ids,
                             size_t *num, cr_err *err)
 {
+    size_t num_inserted;
+
     *ids = NULL;
     *num = 0;
     cr_buf_clear(&e->text);
@@ -75,6 +77,7 @@ cr_status cr_encoder_encode(cr_encoder *e, const json_t *text, bool is_messages,
     } else {
         cr_buf_add(&e->text, json_string_value(text), json_string_length(text));
     }
-    return cr_encode_text(e->tokenizer, e->text.data ? e->text.data : "", e->text.num_bytes,
-                          !is_messages && !e->has_no_special, ids, num, err);
+    CR_TRY(cr_encode_text(e->tokenizer, e->text.data ? e->text.data : "", e->text.num_bytes,
+                          !is_messages && !e->has_no_special, ids, num, err));
+    return cr_image_items_insert(&e->items, ids, NULL, num, &num_inserted, err);
 }

@@ -87,6 +87,51 @@ out:
     return err->status;
 }
 
+/* How PrismaticImageProcessor (docs/vision.md) makes images for towers of these kinds; NULL: the model is no Prismatic. A new string. */
+static char *prismatic_processor(const cr_vision_config *c)
+{
+    static const char *const means[] = {"[0.5,0.5,0.5]", "[0.485,0.456,0.406]"},
+                             *const stds[] = {"[0.5,0.5,0.5]", "[0.229,0.224,0.225]"};
+    cr_buf sizes = {0}, kinds = {0}, mean = {0}, std = {0};
+    char *out;
+
+    if (!c || !c->num_vits) return NULL;
+    for (int i = 0; i < c->num_vits; i++) {
+        const char *comma = i ? "," : "";
+        bool is_dino = c->vit[i].num_class > 0;
+        long long side = c->vit[i].image_size;
+        cr_buf_addf(&sizes, "%s[3,%lld,%lld]", comma, side, side);
+        cr_buf_addf(&kinds, "%s\"bicubic\"", comma);
+        cr_buf_addf(&mean, "%s%s", comma, means[is_dino]);
+        cr_buf_addf(&std, "%s%s", comma, stds[is_dino]);
+    }
+    out = cr_asprintf(
+        "{\"image_processor_type\":\"PrismaticImageProcessor\","
+        "\"image_resize_strategy\":\"letterbox\",\"use_fused_vision_backbone\":%s,"
+        "\"input_sizes\":[%s],\"interpolations\":[%s],\"means\":[%s],\"stds\":[%s]}\n",
+        c->num_vits > 1 ? "true" : "false", sizes.data, kinds.data, mean.data, std.data);
+    cr_buf_free(&sizes);
+    cr_buf_free(&kinds);
+    cr_buf_free(&mean);
+    cr_buf_free(&std);
+    return out;
+}
+
+/* preprocessor_config.json of a Prismatic folder that has no processor. */
+static cr_status write_processor(const char *folder, const cr_model *model, cr_err *err)
+{
+    char *path = cr_path_join(folder, "preprocessor_config.json"),
+         *newer = cr_path_join(folder, "processor_config.json"),
+         *text = prismatic_processor(model->config.vision);
+
+    if (text && !cr_file_exists(path) && !cr_file_exists(newer))
+        cr_note(cr_file_write_atomic(path, text, strlen(text), err));
+    cr_free(text);
+    cr_free(newer);
+    cr_free(path);
+    return err->status;
+}
+
 cr_status cr_random_weights_write(const char *folder, int64_t seed, bool should_overwrite,
                                   cr_random_weights *out, cr_err *err)
 {
@@ -104,8 +149,8 @@ cr_status cr_random_weights_write(const char *folder, int64_t seed, bool should_
         cr_fail(err, CR_EUSAGE, "%s is there: this folder has weights in shards", index);
     else if (is_there && !should_overwrite)
         cr_fail(err, CR_EUSAGE, "%s is there already (--overwrite replaces it)", out->path);
-    else
-        cr_note(write_weights(model, seed, out->path, out, err));
+    else if (write_weights(model, seed, out->path, out, err) == CR_OK)
+        cr_note(write_processor(folder, model, err));
 out:
     cr_model_free(model);
     cr_free(index);

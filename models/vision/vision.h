@@ -60,12 +60,4 @@ const cr_vision_input *cr_vision_idle(const cr_model *model);
 CR_MUST cr_status cr_vision_positions(const cr_model_config *config, const cr_batch *batch,
                                       const cr_vision_input *vision, int32_t *mrope, cr_err *err);
 
-/* Placeholders of an image of Prismatic; 0: they depend on its size, or there are no images. */
-int64_t cr_vision_image_tokens(const cr_model_config *config);
-/* Puts them after the first of num ids (at least one): arrays of num + cr_vision_image_tokens elements. labels may be NULL: what the
- * rows of cr_batch give; the first id's goes to the last placeholder, and what comes before has none. */
-void cr_vision_insert_image(const cr_model_config *config, const int32_t *ids,
-                            const int32_t *labels, int64_t num, int32_t *out_ids,
-                            int32_t *out_labels);
-
 #endif

@@ -6,6 +6,7 @@
  * // also on far
  * // also on cuda, long
  */
+#include "images/reader.h"
 #include "models/vision/vision.h"
 #include "tests/mesh/train_files.h"
 
@@ -42,7 +43,8 @@ static void put_row(rows *x, const cr_model *model, int seq, bool has_image)
     if (has_image) {
         int32_t *grid = x->grid[x->vision.num_items];
         float *pixels = x->pixels + x->vision.num_items++ * PATCHES * PIXELS;
-        cr_vision_insert_image(&model->config, ids, labels, num, x->ids + first, x->labels + first);
+        cr_image_insert(model->config.vision->image_id, PATCHES, ids, labels, num, x->ids + first,
+                        x->labels + first);
         for (uint64_t i = 0; i < PATCHES * PIXELS; i++)
             pixels[i] = (float)cr_rng_normal(9, CR_RNG_TEST, (uint64_t)seq, i);
         grid[0] = 1, grid[1] = grid[2] = 3;

@@ -199,6 +199,72 @@ static void chats(void **state)
     cr_image_reader_destroy(reader);
 }
 
+static void check_text(const json_t *messages, const char *want)
+{
+    const json_t *content = json_object_get(json_array_get(messages, 0), "content");
+
+    assert_string_equal(json_string_value(content), want);
+}
+
+/* A model of one size of image: texts without places, placeholders after the first id, one image. */
+static void inserted(void **state)
+{
+    const cr_image_processor one = {.patch_size = 3,
+                                    .merge_size = 1,
+                                    .temporal_patch_size = 1,
+                                    .num_views = 1,
+                                    .views = {{6, 6, 3, {0}, {1, 1, 1}}},
+                                    .placeholder = 7};
+    cr_image_reader *reader = cr_image_reader_create(&one, NULL);
+    json_t *messages = parse("[{\"role\":\"user\",\"content\":\" <image>\\n Which? \"}]"),
+           *image = parse("[%s]", png_base64),
+           *parts = parse("[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"image\":%s},"
+                          "{\"type\":\"text\",\"text\":\"a <|image_pad|>\"},"
+                          "{\"type\":\"text\",\"text\":\"b\"}]}]",
+                          png_base64),
+           *two = parse("[{\"role\":\"user\",\"content\":\"<image><image>\"}]");
+    int32_t *ids = CR_NEW_ARRAY(int32_t, 3);
+    uint8_t *learns = cr_alloc(3);
+    size_t num = 3, num_in, next = 0;
+    cr_image_items items;
+    cr_buf text = {0};
+
+    (void)state;
+    OK(cr_image_reader_read(reader, messages, image, &items, &err));
+    check_text(items.messages, "Which?");
+    assert_true(items.num == 1 && items.item[0].num_tokens == 4);
+    for (int i = 0; i < 3; i++)
+        ids[i] = i + 1, learns[i] = (uint8_t)(i + 1);
+    OK(cr_image_items_insert(&items, &ids, &learns, &num, &num_in, &err));
+    assert_true(num == 7 && num_in == 4);
+    for (int i = 0; i < 7; i++) {
+        assert_int_equal(ids[i], i == 0 ? 1 : i < 5 ? 7 : i - 3);
+        assert_int_equal(learns[i], i == 0 ? 1 : i < 5 ? 0 : i - 3);
+    }
+    cr_image_items_free(&items);
+    OK(cr_image_reader_read(reader, parts, NULL, &items, &err));
+    check_text(items.messages, "a <|image_pad|>b"); /* which is text here */
+    OK(cr_image_items_expand_part(&items, "<|image_pad|>", 13, &next, &text, &err));
+    OK(cr_image_items_end(&items, next, &err));
+    assert_int_equal(text.num_bytes, 13);
+    num = 0;
+    assert_int_equal(cr_image_items_insert(&items, &ids, &learns, &num, &num_in, &err), CR_EFORMAT);
+    cr_image_items_free(&items);
+    err = (cr_err){0};
+    json_array_append(image, json_array_get(image, 0));
+    assert_int_equal(cr_image_reader_read(reader, two, image, &items, &err), CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "message 1 has a second image"));
+    err = (cr_err){0};
+    cr_buf_free(&text);
+    cr_free(ids);
+    cr_free(learns);
+    json_decref(messages);
+    json_decref(image);
+    json_decref(parts);
+    json_decref(two);
+    cr_image_reader_destroy(reader);
+}
+
 static void refused(void **state)
 {
     const struct {
@@ -378,9 +444,10 @@ static void looks_that_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sources),          cmocka_unit_test(chats),
-        cmocka_unit_test(refused),          cmocka_unit_test(many),
-        cmocka_unit_test(looked_at_before), cmocka_unit_test(looks_that_end)};
+        cmocka_unit_test(sources),       cmocka_unit_test(chats),
+        cmocka_unit_test(inserted),      cmocka_unit_test(refused),
+        cmocka_unit_test(many),          cmocka_unit_test(looked_at_before),
+        cmocka_unit_test(looks_that_end)};
 
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -4,6 +4,7 @@
  * Not covered: how pixels come from files.
  * // also on cuda, long
  */
+#include "images/reader.h"
 #include "models/vision/vision.h"
 #include "strategies/units.h"
 #include "tests/golden_vision.h"
@@ -42,7 +43,8 @@ static void add_row(const cr_model_config *config, const json_t *ids, bool has_i
     if (has_image) {
         int32_t side = (int32_t)config->vision->vit[0].side,
                 *grid = in->grid[in->vision.num_items++];
-        cr_vision_insert_image(config, row, labels, num, in->ids + first, in->labels + first);
+        cr_image_insert(config->vision->image_id, side * side, row, labels, num, in->ids + first,
+                        in->labels + first);
         num += side * side;
         in->vision.num_patches += side * side;
         grid[0] = 1, grid[1] = side, grid[2] = side;
@@ -268,8 +270,7 @@ static void image_in_a_sequence(void **state)
     int32_t out[12], given[12];
 
     (void)state;
-    assert_int_equal(cr_vision_image_tokens(&model->config), 9);
-    cr_vision_insert_image(&model->config, ids, labels, 3, out, given);
+    cr_image_insert(model->config.vision->image_id, 9, ids, labels, 3, out, given);
     for (int i = 0; i < 12; i++) {
         assert_int_equal(out[i], i == 0 ? 1 : i < 10 ? 95 : ids[i - 9]);
         assert_int_equal(given[i], i < 9 ? -1 : labels[i - 9]);
