@@ -80,7 +80,8 @@ static void correction_metrics(const cr_correction_config *c, const cri_learn_ba
 void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m)
 {
     const cr_correction_config *c = &l->config->algorithm.correction;
-    cr_ragged rows = {b->r->num_samples, b->batch.start};
+    bool *is_after = cr_sample_batch_after_observed(&b->batch);
+    cr_ragged rows = {b->r->num_samples, b->batch.start, is_after};
     size_t n = b->batch.num_tokens;
     double *mask = b->batch.of[CR_COLUMN_MASK], *final = b->batch.of[CR_COLUMN_FINAL];
     double *memory = CR_NEW_ARRAY(double, (2 * CR_NUM_GRAINS + 2) * n + 1), *ratio[CR_NUM_GRAINS],
@@ -103,6 +104,7 @@ void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m)
         }
     }
     cr_free(memory);
+    cr_free(is_after);
 }
 
 /* ---- weights of samples ---- */

@@ -10,10 +10,10 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
                           const cr_config *config)
 {
     static const cr_batch_column columns[] = {
-        CR_COLUMN_INFER,  CR_COLUMN_OLD,     CR_COLUMN_TEACHER,        CR_COLUMN_ENTROPY,
-        CR_COLUMN_MASK,   CR_COLUMN_FINAL,   CR_COLUMN_TOKEN_REWARDS,  CR_COLUMN_KL,
-        CR_COLUMN_OPD_KL, CR_COLUMN_RETURNS, CR_COLUMN_RAW_ADVANTAGES, CR_COLUMN_ADVANTAGES,
-        CR_COLUMN_SCORES, CR_COLUMN_REWARDS};
+        CR_COLUMN_OLD,        CR_COLUMN_TEACHER,       CR_COLUMN_ENTROPY,
+        CR_COLUMN_FINAL,      CR_COLUMN_TOKEN_REWARDS, CR_COLUMN_KL,
+        CR_COLUMN_OPD_KL,     CR_COLUMN_RETURNS,       CR_COLUMN_RAW_ADVANTAGES,
+        CR_COLUMN_ADVANTAGES, CR_COLUMN_SCORES,        CR_COLUMN_REWARDS};
 
     *b = (cri_learn_batch){.r = r, .data = data};
     cr_sample_batch_init(&b->batch, r->num_samples);
@@ -22,27 +22,22 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
     for (size_t i = 0; i < r->num_samples; i++) {
         const cr_sample *s = &r->samples[i];
         const cr_row *row = &data->rows[s->row];
-        b->batch.samples[i] =
-            (struct cr_batch_sample){s->id,
-                                     row->ids,
-                                     s->ids,
-                                     row->num_ids,
-                                     s->num_ids,
-                                     s->kept.num ? &s->kept : NULL,
-                                     cr_distribution_of(config, s->domain).temperature,
-                                     cr_row_items(row)};
+        s->segments[0].ids = row->ids;
+        s->segments[0].num_ids = row->num_ids;
+        b->batch.samples[i] = (struct cr_batch_sample){
+            .id = s->id,
+            .segments = s->segments,
+            .num_segments = s->num_segments,
+            .kept = s->kept.num ? &s->kept : NULL,
+            .temperature = cr_distribution_of(config, s->domain).temperature,
+            .items = cr_row_items(row)};
     }
     cr_sample_batch_count(&b->batch);
+    cr_sample_batch_add_sampled(&b->batch);
     for (size_t c = 0; c < CR_COUNT(columns); c++)
         cr_sample_batch_add(&b->batch, columns[c]);
-    for (size_t i = 0; i < r->num_samples; i++) {
-        size_t first = b->batch.start[i];
+    for (size_t i = 0; i < r->num_samples; i++)
         b->batch.of[CR_COLUMN_SCORES][i] = r->samples[i].score;
-        for (size_t t = 0; t < r->samples[i].num_ids; t++) {
-            b->batch.of[CR_COLUMN_INFER][first + t] = r->samples[i].log_prob_infer[t];
-            b->batch.of[CR_COLUMN_MASK][first + t] = 1;
-        }
-    }
 }
 
 cr_status cri_ask_role(cr_run *run, cr_role role, cri_learn_batch *b, cr_batch_column column,

@@ -250,8 +250,7 @@ void cri_balance_metrics(const cri_learn_batch *b, const int32_t *rank, int num_
     size_t n = b->r->num_samples;
 
     for (size_t i = 0; i < n; i++) {
-        double tokens =
-            (double)(b->data->rows[b->r->samples[i].row].num_ids + b->r->samples[i].num_ids);
+        double tokens = (double)b->batch.samples[i].num_ids;
         actual[rank[i]] += tokens;
         cut[i * (size_t)num_dp / n] += tokens;
         sum += tokens;

@@ -251,7 +251,7 @@ static cr_status read_response(cr_rollouts *c, const cr_record *record, cr_sampl
 {
     const cr_distribution of = cr_distribution_of(c->run->config, s->domain);
 
-    if (s->ids) return CR_OK; /* a second copy */
+    if (s->num_segments) return CR_OK; /* a second copy */
     CR_TRY(cr_sample_read(record, max_ids_of(c, s), s, err));
     if (c->args.is_validation) return CR_OK;
     return cr_distribution_check(&of, s->kept.num != NULL, err);
@@ -313,7 +313,7 @@ static bool must_wait(const cr_rollouts *c, const cr_entry *entry)
     flight *f;
     const cr_sample *s = find_sample(c, entry->id, &f, &k);
 
-    return s && !s->ids && is_verdict(entry);
+    return s && !s->num_segments && is_verdict(entry);
 }
 
 static void forget(struct read_entries *read)

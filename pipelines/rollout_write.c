@@ -111,6 +111,30 @@ static cr_status add_kept(cr_buf *out, const cr_sample *s, bool has_ids, cr_err 
     return CR_OK;
 }
 
+/* Segments that are more than a response at once: samples/segments.h. */
+static void add_spans(cr_buf *out, const cr_sample *s)
+{
+    int32_t *spans = CR_NEW_ARRAY(int32_t, 2 * s->num_segments);
+    const size_t num = cr_segments_spans(s->segments, s->num_segments, spans);
+    const char *between = "";
+
+    if (num > 1) {
+        cr_buf_adds(out, ",\"spans\":");
+        cr_json_add_ids(out, spans, num);
+        cr_buf_adds(out, ",\"observed_ids\":");
+        cr_json_add_ids(out, s->ids + s->num_ids,
+                        cr_segments_num_ids(s->segments, s->num_segments, CR_SEGMENT_OBSERVED));
+        cr_buf_adds(out, ",\"versions\":[");
+        for (size_t k = 1; k < s->num_segments; k++) {
+            if (s->segments[k].kind != CR_SEGMENT_GENERATED) continue;
+            cr_buf_addf(out, "%s%lld", between, (long long)s->segments[k].version);
+            between = ",";
+        }
+        cr_buf_addc(out, ']');
+    }
+    cr_free(spans);
+}
+
 static bool has_few_kept(const cr_rollout *rollout)
 {
     const size_t max = 4 << 20; /* about 25 MB */
@@ -137,6 +161,7 @@ static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, 
     cr_json_add_ids(out, row->ids, row->num_ids);
     cr_buf_adds(out, ",\"ids\":");
     cr_json_add_ids(out, s->ids, s->num_ids);
+    add_spans(out, s);
     CR_TRY(add_floats(out, "log_probs", s->log_prob_infer, s->num_ids, err));
     CR_TRY(add_kept(out, s, has_ids, err));
     CR_TRY(add_verdict(out, run->config, s, err));

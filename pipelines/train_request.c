@@ -67,7 +67,7 @@ static void deal(cri_epoch *e)
     e->counts = CR_NEW_ARRAY(uint64_t, CR_MINI_COUNTS * e->num_minis);
     e->lr = CR_NEW_ARRAY(float, e->num_minis);
     for (size_t i = 0; i < n; i++)
-        tokens[i] = b->data->rows[b->r->samples[i].row].num_ids + b->r->samples[i].num_ids;
+        tokens[i] = b->batch.samples[i].num_ids;
     cr_packing_deal(tokens, n, b->r->group_size, e->num_batches,
                     w->batching.train_tokens ? 0 : (size_t)w->training.per_device_train_batch_size,
                     (size_t)who->mini_size, seed, number, e->order, e->mini, e->part);

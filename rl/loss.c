@@ -11,9 +11,10 @@ const char *const cr_variant_names[] = {"ppo",    "vanilla", "tis",  "topr", "ci
 
 /* ---- train / infer correction ---- */
 
-/* One quantity of a row in the four grains: token as is, mean, sum, mean of each run of 1s. */
-static void grains(const double *x, const double *m, size_t n, double *out[CR_NUM_GRAINS],
-                   double (*finish)(double))
+/* One quantity of a row in the four grains: token as is, mean, sum, mean of each run of 1s up to where something was
+ * observed. */
+static void grains(const double *x, const double *m, const bool *is_after, size_t n,
+                   double *out[CR_NUM_GRAINS], double (*finish)(double))
 {
     double sum = 0, count = 0;
 
@@ -27,7 +28,7 @@ static void grains(const double *x, const double *m, size_t n, double *out[CR_NU
     }
     for (size_t t = 0, end; t < n; t = end) {
         double run = 0;
-        for (end = t; end < n && m[end] != 0; end++)
+        for (end = t; end < n && m[end] != 0 && (end == t || !is_after || !is_after[end]); end++)
             run += x[end];
         for (size_t k = t; k < end; k++)
             out[CR_GRAIN_SEGMENT][k] = finish(run / ((double)(end - t) + 1e-8));
@@ -60,15 +61,16 @@ void cr_correction(const cr_correction_config *c, const cr_ragged *rows,
     x = work + 2 * CR_NUM_GRAINS * longest;
     for (size_t i = 0; i < rows->num_samples; i++) {
         size_t first = rows->start[i], n = rows->start[i + 1] - first;
+        const bool *is_after = rows->is_after ? rows->is_after + first : NULL;
         double *r[CR_NUM_GRAINS], *d[CR_NUM_GRAINS];
         for (size_t g = 0; g < CR_NUM_GRAINS; g++)
             r[g] = work + g * longest, d[g] = work + (CR_NUM_GRAINS + g) * longest;
         for (size_t t = 0; t < n; t++)
             x[t] = old_log_probs[first + t] - infer_log_probs[first + t];
-        grains(x, mask + first, n, r, ratio_of);
+        grains(x, mask + first, is_after, n, r, ratio_of);
         for (size_t t = 0; t < n; t++)
             x[t] = exp(old_log_probs[first + t]) - exp(infer_log_probs[first + t]);
-        grains(x, mask + first, n, d, same);
+        grains(x, mask + first, is_after, n, d, same);
         for (size_t t = 0; t < n; t++) {
             double w = 1, k = 1;
             if (c->has_weight)

@@ -16,7 +16,8 @@
 
 typedef struct cr_ragged {
     size_t num_samples;
-    const size_t *start; /* [num_samples + 1] */
+    const size_t *start;  /* [num_samples + 1] */
+    const bool *is_after; /* [tokens] something was observed right before it; NULL: nowhere */
 } cr_ragged;
 
 /* ---- sample masks (before rewards) ---- */

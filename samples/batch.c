@@ -8,20 +8,66 @@
 void cr_sample_batch_init(cr_sample_batch *b, size_t num)
 {
     *b = (cr_sample_batch){.samples = CR_NEW_ARRAY(struct cr_batch_sample, num),
+                           .pairs = cr_alloc(num * sizeof *b->pairs),
                            .num = num,
                            .start = CR_NEW_ARRAY(size_t, num + 1)};
 }
 
 void cr_sample_batch_count(cr_sample_batch *b)
 {
-    for (size_t i = 0; i < b->num; i++)
-        b->start[i + 1] = b->start[i] + b->samples[i].num_response;
+    for (size_t i = 0; i < b->num; i++) {
+        struct cr_batch_sample *s = &b->samples[i];
+        s->num_ids = cr_segments_num_ids(s->segments, s->num_segments, CR_NUM_SEGMENT_KINDS);
+        s->num_response = cr_segments_num_ids(s->segments, s->num_segments, CR_SEGMENT_GENERATED);
+        b->start[i + 1] = b->start[i] + s->num_response;
+    }
     b->num_tokens = b->start[b->num];
+}
+
+void cr_sample_batch_pair(cr_sample_batch *b, size_t i, const int32_t *prompt, size_t num_prompt,
+                          const int32_t *response, size_t num_response)
+{
+    cr_segment *pair = b->pairs[i];
+
+    pair[0] = (cr_segment){.kind = CR_SEGMENT_PROMPT, .ids = prompt, .num_ids = num_prompt};
+    pair[1] = (cr_segment){.kind = CR_SEGMENT_GENERATED, .ids = response, .num_ids = num_response};
+    b->samples[i].segments = pair;
+    b->samples[i].num_segments = 2;
+}
+
+bool *cr_sample_batch_after_observed(const cr_sample_batch *b)
+{
+    bool *out = CR_NEW_ARRAY(bool, b->num_tokens + 1), *at = out;
+
+    for (size_t i = 0; i < b->num; i++)
+        for (size_t k = 1; k < b->samples[i].num_segments; k++) {
+            const cr_segment *s = &b->samples[i].segments[k];
+            if (s->kind != CR_SEGMENT_GENERATED) continue;
+            *at = s[-1].kind == CR_SEGMENT_OBSERVED;
+            at += s->num_ids;
+        }
+    return out;
+}
+
+void cr_sample_batch_add_sampled(cr_sample_batch *b)
+{
+    double *infer = cr_sample_batch_add(b, CR_COLUMN_INFER),
+           *mask = cr_sample_batch_add(b, CR_COLUMN_MASK);
+
+    for (size_t i = 0; i < b->num; i++)
+        for (size_t k = 0; k < b->samples[i].num_segments; k++) {
+            const cr_segment *s = &b->samples[i].segments[k];
+            for (size_t t = 0; s->kind == CR_SEGMENT_GENERATED && t < s->num_ids; t++) {
+                *infer++ = s->log_probs[t];
+                *mask++ = 1;
+            }
+        }
 }
 
 void cr_sample_batch_free(cr_sample_batch *b)
 {
     cr_free(b->samples);
+    cr_free(b->pairs);
     cr_free(b->start);
     for (int c = 0; c < CR_NUM_COLUMNS; c++)
         cr_free(b->of[c]);
@@ -116,8 +162,8 @@ static void find_prompts(const cr_sample_batch *b, const size_t *mine, size_t nu
     prompt_at *sorted = CR_NEW_ARRAY(prompt_at, num), *first = sorted;
 
     for (size_t k = 0; k < num; k++) {
-        const struct cr_batch_sample *s = &b->samples[mine[k]];
-        sorted[k] = (prompt_at){s->prompt, s->num_prompt, k};
+        const cr_segment *prompt = b->samples[mine[k]].segments;
+        sorted[k] = (prompt_at){prompt->ids, prompt->num_ids, k};
     }
     if (num) qsort(sorted, num, sizeof *sorted, by_prompt);
     for (prompt_at *p = sorted; p < sorted + num; p++) {
@@ -168,18 +214,32 @@ static void write_samples(writer *w, const cr_sample_batch *b, const cr_deal *de
     for (size_t k = 0; k < num; k++) {
         const struct cr_batch_sample *s = &b->samples[mine[k]];
         if (names) names[k] = s->id;
-        prompts[k] = (int32_t)s->num_prompt;
-        lengths[k] = (int32_t)s->num_response;
+        prompts[k] = (int32_t)s->segments->num_ids;
+        lengths[k] = (int32_t)s->num_ids - prompts[k];
         mini[k] = deal->mini ? deal->mini[mine[k]] : 0;
-        num_ids += s->num_response + ((size_t)prompt_of[k] == k ? s->num_prompt : 0);
+        num_ids += s->num_ids - ((size_t)prompt_of[k] == k ? 0 : s->segments->num_ids);
     }
     ids = add_array(w, CR_FIELD_IDS, CR_RECORD_INT32, num_ids);
     for (size_t k = 0; k < num; k++) {
         const struct cr_batch_sample *s = &b->samples[mine[k]];
-        size_t num_prompt = (size_t)prompt_of[k] == k ? s->num_prompt : 0;
-        if (num_prompt) memcpy(ids, s->prompt, num_prompt * 4);
-        if (s->num_response) memcpy(ids + num_prompt, s->response, s->num_response * 4);
-        ids += num_prompt + s->num_response;
+        for (size_t i = (size_t)prompt_of[k] == k ? 0 : 1; i < s->num_segments; i++) {
+            if (s->segments[i].num_ids) memcpy(ids, s->segments[i].ids, s->segments[i].num_ids * 4);
+            ids += s->segments[i].num_ids;
+        }
+    }
+}
+
+/* num_spans, spans. */
+static void write_spans(writer *w, const cr_sample_batch *b, const size_t *mine, size_t num,
+                        size_t num_spans)
+{
+    int32_t *nums = add_array(w, CR_FIELD_NUM_SPANS, CR_RECORD_INT32, num),
+            *spans = add_array(w, CR_FIELD_SPANS, CR_RECORD_INT32, num_spans);
+
+    for (size_t k = 0; k < num; k++) {
+        const struct cr_batch_sample *s = &b->samples[mine[k]];
+        nums[k] = (int32_t)cr_segments_spans(s->segments, s->num_segments, spans);
+        spans += nums[k];
     }
 }
 
@@ -252,7 +312,7 @@ static void write_teacher(writer *w, const cr_sample_batch *b, const size_t *min
 
 /* Of the samples of a part together. */
 typedef struct part_size {
-    size_t tokens, ids, kept, items;
+    size_t tokens, ids, kept, items, spans; /* spans: one of each if nothing was observed */
 } part_size;
 
 static part_size measure(const cr_sample_batch *b, const size_t *mine, size_t num)
@@ -262,7 +322,8 @@ static part_size measure(const cr_sample_batch *b, const size_t *mine, size_t nu
     for (size_t k = 0; k < num; k++) {
         const struct cr_batch_sample *s = &b->samples[mine[k]];
         out.tokens += s->num_response;
-        out.ids += s->num_prompt + s->num_response;
+        out.ids += s->num_ids;
+        out.spans += cr_segments_spans(s->segments, s->num_segments, NULL);
         out.kept += s->kept ? s->kept->num_ids : 0;
         out.items += s->items.num;
     }
@@ -278,13 +339,15 @@ void cr_sample_batch_write(const cr_sample_batch *b, const cr_deal *deal, int pa
 
     for (unsigned left = columns; left; left &= left - 1)
         num_columns++;
-    out->owned = w.at = cr_alloc(
-        8 * (num + CR_ITEM_DIGEST * all.items) +
-        sizeof(float) * (6 * num + CR_ITEM_GRID * all.items + all.ids + all.tokens + all.kept +
-                         num_columns * (all.tokens + num) + 2 * all.tokens * b->teacher.num) +
-        3 * 8); /* two arrays that are aligned to 8 bytes, and nothing at all */
+    out->owned = w.at =
+        cr_alloc(8 * (num + CR_ITEM_DIGEST * all.items) +
+                 sizeof(float) * (7 * num + all.spans + CR_ITEM_GRID * all.items + all.ids +
+                                  all.tokens + all.kept + num_columns * (all.tokens + num) +
+                                  2 * all.tokens * b->teacher.num) +
+                 3 * 8); /* two arrays that are aligned to 8 bytes, and nothing at all */
     if (all.items) write_items(&w, b, mine, num, all.items);
     write_samples(&w, b, deal, mine, num);
+    if (all.spans > num) write_spans(&w, b, mine, num, all.spans);
     if (b->has_temperatures) write_temperatures(&w, b, mine, num);
     if (has_kept(b)) write_kept(&w, b, mine, num, all.tokens, all.kept);
     for (int c = 0; c < CR_NUM_COLUMNS; c++)

@@ -1,7 +1,7 @@
 /* batch.h -- samples that ranks of a role pass over, with numbers for each response token or sample (rl/batch_columns.h): the
  * pipeline's side of log_probs, train_step, sft_step and dpo_step; samples/train.h is the side of the ranks.
  *
- * Ownership: a batch owns its columns; ids and kept ids are borrowed.
+ * Ownership: a batch owns its columns; segments, ids and kept ids are borrowed.
  */
 #ifndef CR_SAMPLE_BATCH_H
 #define CR_SAMPLE_BATCH_H
@@ -14,12 +14,15 @@
 typedef struct cr_sample_batch {
     struct cr_batch_sample {
         uint64_t id;
-        const int32_t *prompt, *response;
-        size_t num_prompt, num_response;
+        const cr_segment *segments; /* the prompt first */
+        size_t num_segments;
         const cr_kept *kept; /* NULL: no filters */
         float temperature;   /* with has_temperatures: it was sampled with */
         cr_item_refs items;  /* images of its prompt, the same for the same prompt; borrowed */
+        size_t num_ids;      /* of the sequence, and */
+        size_t num_response; /* of the response, once they are counted */
     } * samples;             /* [num] */
+    cr_segment (*pairs)[2];  /* [num] those of cr_sample_batch_pair (owned) */
     size_t num, num_tokens;
     bool has_ids;               /* of samples, for errors of ranks */
     bool has_temperatures;      /* of samples: domains differ */
@@ -36,6 +39,13 @@ typedef struct cr_sample_batch {
 /* Room for num samples, which the caller fills before cr_sample_batch_count; columns come after that. */
 void cr_sample_batch_init(cr_sample_batch *b, size_t num);
 void cr_sample_batch_count(cr_sample_batch *b);
+/* The segments of sample i: a prompt and a response. */
+void cr_sample_batch_pair(cr_sample_batch *b, size_t i, const int32_t *prompt, size_t num_prompt,
+                          const int32_t *response, size_t num_response);
+/* [num_tokens] (owned by the caller): tokens that follow an observed one. */
+bool *cr_sample_batch_after_observed(const cr_sample_batch *b);
+/* The columns infer, of the segments' log-probs, and mask, all 1. */
+void cr_sample_batch_add_sampled(cr_sample_batch *b);
 void cr_sample_batch_free(cr_sample_batch *b);
 /* The column, made of zeros unless it is there. */
 double *cr_sample_batch_add(cr_sample_batch *b, cr_batch_column column);

@@ -46,7 +46,13 @@ static const cr_field response[] = {
     FIELD(cr_response, "num_kept", INT32S, num_kept, CR_LENGTH_PER_TOKEN, true,
           "how many ids they kept"),
     FIELD(cr_response, "kept_ids", INT32S, kept_ids, CR_LENGTH_FREE, true,
-          "these ids, of one token after the other, ascending")};
+          "these ids, of one token after the other, ascending"),
+    FIELD(cr_response, CR_FIELD_SPANS, INT32S, spans, CR_LENGTH_FREE, true,
+          "lengths of generated and observed tokens in turn; absent: all are generated at once"),
+    FIELD(cr_response, "observed_ids", INT32S, observed, CR_LENGTH_FREE, true,
+          "the observed tokens of all spans"),
+    FIELD(cr_response, "versions", INT32S, versions, CR_LENGTH_FREE, true,
+          "of each span of generated tokens, where they differ")};
 
 static const cr_field verdict[] = {
     FIELD(cr_scored, "score", REAL, score, .what = "within 1e6 on both sides of 0"),
@@ -162,27 +168,26 @@ static cr_status read_kept(const cr_response *from, cr_sample *s, cr_err *err)
 cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_err *err)
 {
     cr_response x;
-    const float *log_probs;
+    cr_spans spans;
 
     CR_TRY(cr_message_read(&cr_messages[CR_MESSAGE_RESPONSE], r, &x, err));
-    log_probs = x.log_probs.data;
+    spans = (cr_spans){x.ids.data,      x.observed.data, x.log_probs.data, x.ids.num,
+                       x.observed.num,  x.spans.data,    x.spans.num,      x.version,
+                       x.versions.data, x.versions.num};
     if (x.ids.num == 0) return cr_fail(err, CR_EFORMAT, "it has no tokens");
-    if (x.ids.num > max_ids)
+    if (x.ids.num + x.observed.num > max_ids)
         return cr_fail(
             err, CR_EFORMAT,
             "it has %zu tokens, and sequence_length leaves room for %zu after its prompt",
-            x.ids.num, max_ids);
+            x.ids.num + x.observed.num, max_ids);
     for (size_t i = 0; i < x.ids.num; i++)
-        if (!isfinite(log_probs[i]) || log_probs[i] > 1e-3f)
+        if (!isfinite(spans.log_probs[i]) || spans.log_probs[i] > 1e-3f)
             return cr_fail(err, CR_EFORMAT, "the log-prob of token %zu is not finite, or above 0",
                            i);
-    s->version = x.version;
     snprintf(s->finish, sizeof s->finish, "%s", x.finish.data);
     s->response = cr_strndup(x.text.data, x.text.num_bytes);
     s->response_bytes = x.text.num_bytes;
-    s->num_ids = x.ids.num;
-    s->ids = copy_of(x.ids.data, x.ids.num * sizeof *s->ids);
-    s->log_prob_infer = copy_of(log_probs, x.ids.num * sizeof *log_probs);
+    CR_TRY(cr_sample_set_response(s, &spans, err));
     return read_kept(&x, s, err);
 }
 
@@ -195,6 +200,7 @@ void cr_sample_reward_free(cr_sample_reward *x)
 
 void cr_sample_free(cr_sample *s)
 {
+    cr_free(s->segments);
     cr_free(s->ids);
     cr_free(s->log_prob_infer);
     cr_free(s->kept.log_mass);

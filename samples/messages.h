@@ -41,6 +41,7 @@ typedef struct cr_response {
     cr_field_text text, finish;
     cr_field_array ids, log_probs;               /* at least one token */
     cr_field_array log_mass, num_kept, kept_ids; /* cr_kept; data NULL: no filters */
+    cr_field_array spans, observed, versions;    /* samples/segments.h; data NULL: one segment */
 } cr_response;
 
 typedef struct cr_scored {

@@ -2,6 +2,27 @@
 #include "samples/sample.h"
 
 #include <stdio.h>
+#include <string.h>
+
+cr_status cr_sample_set_response(cr_sample *s, const cr_spans *from, cr_err *err)
+{
+    const size_t n = from->num_response;
+    cr_spans own = *from;
+
+    s->num_ids = n;
+    own.response = s->ids = CR_NEW_ARRAY(int32_t, n + from->num_observed);
+    own.log_probs = s->log_prob_infer = CR_NEW_ARRAY(float, n);
+    own.observed = s->ids + n;
+    if (n) memcpy(s->ids, from->response, n * sizeof *s->ids);
+    if (n) memcpy(s->log_prob_infer, from->log_probs, n * sizeof *s->log_prob_infer);
+    if (from->num_observed) memcpy(s->ids + n, from->observed, from->num_observed * sizeof *s->ids);
+    CR_TRY(cr_segments_make(&own, &s->segments, &s->num_segments, err));
+    s->version = from->version;
+    for (size_t k = 0; k < s->num_segments; k++)
+        if (s->segments[k].kind == CR_SEGMENT_GENERATED && s->segments[k].version < s->version)
+            s->version = s->segments[k].version;
+    return CR_OK;
+}
 
 static bool is_left_out(const cr_config *config, const cr_sample_reward *x)
 {

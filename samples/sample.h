@@ -1,4 +1,4 @@
-/* sample.h -- one sample as the pipeline keeps it: a response to a prompt, and what became of it.
+/* sample.h -- one sample as the pipeline keeps it: the segments of its tokens, and what became of it.
  *
  * Ownership: a cr_sample owns its arrays and texts (cr_sample_free in samples/messages.h).
  */
@@ -9,6 +9,7 @@
 #include "configs/configs.h"
 #include "samples/id.h"
 #include "samples/outcome.h"
+#include "samples/segments.h"
 
 /* Which token ids each token of a sample was drawn from (cr_generated); {0}: no filters. */
 typedef struct cr_kept {
@@ -39,12 +40,15 @@ static inline bool cr_reward_is_answer(const cr_sample_reward *x)
 
 typedef struct cr_sample {
     uint64_t id;
-    int domain;            /* index into config->rewards */
-    size_t group;          /* place of its group in the rollout */
-    uint32_t row;          /* index into the data set */
-    int32_t *ids;          /* response tokens; the prompt is data->rows[row].ids */
+    int domain;   /* index into config->rewards */
+    size_t group; /* place of its group in the rollout */
+    uint32_t row; /* index into the data set */
+    cr_segment *
+        segments; /* [num_segments], the prompt first: that of the row, filled in once the step learns */
+    size_t num_segments;   /* 0: they have not come */
+    int32_t *ids;          /* tokens of the response, then the observed ones */
     float *log_prob_infer; /* [num_ids] */
-    size_t num_ids;
+    size_t num_ids;        /* of the response */
     cr_kept kept;
     char *response; /* text, any bytes */
     size_t response_bytes;
@@ -58,8 +62,11 @@ typedef struct cr_sample {
     float *token_rewards;    /* [num_ids] the sum by weight, or NULL */
     float *advantages;       /* [num_ids] once the step has learned, else NULL */
     float *values, *returns; /* likewise, with a critic */
-    int64_t version;         /* updates that the weights it was sampled with have had */
+    int64_t version;         /* updates that the weights of its oldest segment have had */
 } cr_sample;
+
+/* Its response, which is copied, and an empty prompt. CR_EFORMAT: that of cr_segments_make. */
+CR_MUST cr_status cr_sample_set_response(cr_sample *s, const cr_spans *from, cr_err *err);
 
 /* Timed out and failed ones, and those to which every reward abstains, have no score: they are left out of every
  * mean. */

@@ -22,7 +22,8 @@ static const struct {
                {"tag", PROMPTS},        {"prompt", PROMPTS},     {"ground_truth", PROMPTS},
                {"prompt_ids", PROMPTS}, {"row", PROMPTS},        {"response", GENERATE},
                {"ids", GENERATE},       {"log_probs", GENERATE}, {"log_mass", GENERATE},
-               {"kept_ids", GENERATE},  {"finish", GENERATE},    {"version", GENERATE},
+               {"kept_ids", GENERATE},  {"spans", GENERATE},     {"observed_ids", GENERATE},
+               {"versions", GENERATE},  {"finish", GENERATE},    {"version", GENERATE},
                {"score", REWARD},       {"reward", REWARD},      {"status", REWARD},
                {"detail", REWARD},      {"metrics", REWARD},     {"token_rewards", REWARD},
                {"rewards", REWARD}};

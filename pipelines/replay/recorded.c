@@ -57,6 +57,36 @@ static cr_status read_text(const json_t *line, const char *name, const char **ou
     return *out ? CR_OK : bad(name, err);
 }
 
+/* The response, and spans if it is not one segment. */
+static cr_status read_segments(const json_t *line, cr_sample *s, cr_err *err)
+{
+    int32_t *ids = NULL, *spans = NULL, *observed = NULL, *versions = NULL;
+    float *log_probs = NULL;
+    cr_spans from = {.version = json_integer_value(json_object_get(line, "version"))};
+
+    CR_TRY_GOTO(out, read_ids(line, "ids", SIZE_MAX, &ids, &from.num_response, err));
+    CR_TRY_GOTO(out, read_floats(line, "log_probs", from.num_response, &log_probs, err));
+    from.response = ids;
+    from.log_probs = log_probs;
+    if (json_object_get(line, "spans")) {
+        CR_TRY_GOTO(out, read_ids(line, "spans", SIZE_MAX, &spans, &from.num_lengths, err));
+        CR_TRY_GOTO(out,
+                    read_ids(line, "observed_ids", SIZE_MAX, &observed, &from.num_observed, err));
+        CR_TRY_GOTO(out, read_ids(line, "versions", SIZE_MAX, &versions, &from.num_versions, err));
+        from.lengths = spans;
+        from.observed = observed;
+        from.versions = versions;
+    }
+    cr_note(cr_sample_set_response(s, &from, err));
+out:
+    cr_free(versions);
+    cr_free(observed);
+    cr_free(spans);
+    cr_free(log_probs);
+    cr_free(ids);
+    return err->status;
+}
+
 static cr_status read_kept(const json_t *line, cr_sample *s, cr_err *err)
 {
     const json_t *lists = json_object_get(line, "kept_ids"), *list, *id;
@@ -189,9 +219,7 @@ cr_status cr_recorded_sample(const json_t *line, const cr_config *config, cr_sam
     if (strlen(finish) >= sizeof out->finish) return bad("finish", err);
     memcpy(out->finish, finish, strlen(finish) + 1);
     if (!json_is_integer(json_object_get(line, "version"))) return bad("version", err);
-    out->version = json_integer_value(json_object_get(line, "version"));
-    CR_TRY(read_ids(line, "ids", SIZE_MAX, &out->ids, &out->num_ids, err));
-    CR_TRY(read_floats(line, "log_probs", out->num_ids, &out->log_prob_infer, err));
+    CR_TRY(read_segments(line, out, err));
     CR_TRY(read_kept(line, out, err));
     return read_rewards(line, config, out, err);
 }

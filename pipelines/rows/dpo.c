@@ -39,12 +39,9 @@ static void batch_of(const cr_row *data, const uint32_t *rows, size_t num, cr_sa
     for (size_t i = 0; i < 2 * num; i++) {
         const cr_row *row = &data[rows ? rows[i / 2] : i / 2];
         size_t first = row->num_prompt + (i % 2 ? row->num_chosen : 0);
-        b->samples[i] = (struct cr_batch_sample){.id = i,
-                                                 .prompt = row->ids,
-                                                 .response = row->ids + first,
-                                                 .num_prompt = row->num_prompt,
-                                                 .num_response = i % 2 ? row->num_ids - first
-                                                                       : row->num_chosen};
+        b->samples[i].id = i;
+        cr_sample_batch_pair(b, i, row->ids, row->num_prompt, row->ids + first,
+                             i % 2 ? row->num_ids - first : row->num_chosen);
     }
     cr_sample_batch_count(b);
 }
@@ -173,7 +170,7 @@ static cr_status train(cr_rows *r, const uint32_t *rows, double lr, cr_metrics *
     batch_of(r->data.rows, rows, r->batch, &b);
     counts[CR_MINI_TOKENS] = b.num_tokens;
     for (size_t i = 0; i < b.num; i++) {
-        tokens += (double)(b.samples[i].num_prompt + b.samples[i].num_response);
+        tokens += (double)b.samples[i].num_ids;
         if (i % 2 == 0) counts[CR_MINI_FINAL_TOKENS] += b.samples[i].num_response;
     }
     if (add_reference(r, &d->data, rows, r->batch, &b, err) == CR_OK)

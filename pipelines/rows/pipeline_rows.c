@@ -117,7 +117,7 @@ static cr_deal deal_of(const cr_rows *r, const cr_sample_batch *b, uint32_t *ord
     int32_t *part_of = CR_NEW_ARRAY(int32_t, num ? num : 1);
 
     for (size_t i = 0; i < b->num; i++)
-        tokens[i / each] += b->samples[i].num_prompt + b->samples[i].num_response;
+        tokens[i / each] += b->samples[i].num_ids;
     for (size_t i = 0; i < num; i++)
         row[i] = (uint32_t)i;
     cr_packing_deal_mini(tokens, (int)cr_worker_num_batches(w),

@@ -69,12 +69,8 @@ static void batch_of(const cr_rows *r, const cr_row *data, const uint32_t *rows,
         const cr_row *row = &data[rows ? rows[i] : i];
         size_t prompt = prompt_of(r, row);
         if (row->num_ids < prompt) continue;
-        b->samples[n++] = (struct cr_batch_sample){.id = i,
-                                                   .prompt = row->ids,
-                                                   .response = row->ids + prompt,
-                                                   .num_prompt = prompt,
-                                                   .num_response = row->num_ids - prompt,
-                                                   .items = cr_row_items(row)};
+        b->samples[n] = (struct cr_batch_sample){.id = i, .items = cr_row_items(row)};
+        cr_sample_batch_pair(b, n++, row->ids, prompt, row->ids + prompt, row->num_ids - prompt);
         has_mask = has_mask || row->learns;
     }
     b->num = n;

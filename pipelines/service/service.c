@@ -30,14 +30,8 @@ struct cr_role_service {
 
 /* ---- one request ---- */
 
-/* Samples, or any prompts: rows of ids in up to two parts each. */
-typedef struct prompt {
-    const int32_t *ids[2];
-    size_t num[2];
-} prompt;
-
-static void write_request(const cr_role_service *r, const prompt *prompts, size_t num, size_t start,
-                          cr_buf *out)
+static void write_request(const cr_role_service *r, const struct cr_batch_sample *const *samples,
+                          size_t num, size_t start, cr_buf *out)
 {
     const cr_role_service_identity *id = &r->identity;
 
@@ -46,9 +40,9 @@ static void write_request(const cr_role_service *r, const prompt *prompts, size_
     cr_buf_adds(out, ",\"prompt\":[");
     for (size_t i = 0; i < num; i++) {
         const char *between = i ? ",[" : "[";
-        for (size_t part = 0; part < 2; part++)
-            for (size_t k = 0; k < prompts[i].num[part]; k++, between = ",")
-                cr_buf_addf(out, "%s%d", between, prompts[i].ids[part][k]);
+        for (size_t part = 0; part < samples[i]->num_segments; part++)
+            for (size_t k = 0; k < samples[i]->segments[part].num_ids; k++, between = ",")
+                cr_buf_addf(out, "%s%d", between, samples[i]->segments[part].ids[k]);
         cr_buf_addc(out, ']');
     }
     cr_buf_addf(out,
@@ -168,13 +162,14 @@ static cr_status try_request(cr_role_service *r, cr_err *err)
 {
     static const int32_t ids[2] = {0, 0};
     static const size_t first = 1, num_each = 1;
-    const prompt one = {{ids}, {2}};
+    const cr_segment segment = {.ids = ids, .num_ids = 2};
+    const struct cr_batch_sample one = {.segments = &segment, .num_segments = 1}, *ones = &one;
     const cr_role_service_want want = want_of(r, 1, 1, &first, &num_each);
     cr_http_call call = {.method = "POST", .path = "/completions"};
     float *numbers = CR_NEW_ARRAY(float, want.top + 1);
     int32_t *chosen = CR_NEW_ARRAY(int32_t, want.top + 1);
 
-    write_request(r, &one, 1, 1, &call.body);
+    write_request(r, &ones, 1, 1, &call.body);
     if (ask_alone(r, &call, r->keys->timeout, err) == CR_OK)
         cr_note(cr_role_service_read_answer(call.answer.data, call.answer.num_bytes, &want, chosen,
                                             numbers, err));
@@ -260,34 +255,33 @@ static size_t end_of_part(const cr_role_service *r, const cr_sample_batch *b, si
     size_t end = first, tokens = 0;
 
     while (end < b->num && end - first < REQUEST_SAMPLES) {
-        tokens += b->samples[end].num_prompt + b->samples[end].num_response;
+        tokens += b->samples[end].num_ids;
         if (tokens > max && end > first) break;
         end++;
     }
     return end;
 }
 
-/* Samples without a response have nothing to ask for. */
-static size_t list_prompts(const cr_sample_batch *b, const part *p, prompt *prompts, size_t *first,
-                           size_t *num_each)
+/* Samples without a response have nothing to ask for; of the others all that follows the prompt. */
+static size_t list_samples(const cr_sample_batch *b, const part *p,
+                           const struct cr_batch_sample **samples, size_t *first, size_t *num_each)
 {
     size_t num = 0;
 
     for (size_t i = p->first; i < p->end; i++) {
-        const struct cr_batch_sample *s = &b->samples[i];
+        const struct cr_batch_sample *s = samples[num] = &b->samples[i];
         if (s->num_response == 0) continue;
-        prompts[num] = (prompt){{s->prompt, s->response}, {s->num_prompt, s->num_response}};
-        first[num] = s->num_prompt;
-        num_each[num++] = s->num_response;
+        first[num] = s->segments->num_ids;
+        num_each[num++] = s->num_ids - s->segments->num_ids;
     }
     return num;
 }
 
 static void add_part(cr_role_service *r, const cr_sample_batch *b, part *p, double deadline_s)
 {
-    prompt prompts[REQUEST_SAMPLES];
+    const struct cr_batch_sample *samples[REQUEST_SAMPLES];
     size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
-        num = list_prompts(b, p, prompts, first, num_each);
+        num = list_samples(b, p, samples, first, num_each);
 
     if (num == 0) return;
     p->start = first[0];
@@ -296,25 +290,51 @@ static void add_part(cr_role_service *r, const cr_sample_batch *b, part *p, doub
     p->call.method = "POST";
     p->call.path = "/completions";
     p->call.deadline_s = deadline_s;
-    write_request(r, prompts, num, p->start, &p->call.body);
+    write_request(r, samples, num, p->start, &p->call.body);
     cr_http_client_add(r->client, &p->call, 0);
+}
+
+/* Numbers of the response, `each` a token, out of those of all that follows the prompt; ids NULL: none. */
+static void take_response(const struct cr_batch_sample *const *samples, size_t num, size_t each,
+                          const int32_t *from_ids, const float *from, int32_t *ids, float *numbers)
+{
+    for (size_t i = 0; i < num; i++)
+        for (size_t k = 1; k < samples[i]->num_segments; k++) {
+            size_t n = samples[i]->segments[k].num_ids * each;
+            if (samples[i]->segments[k].kind == CR_SEGMENT_GENERATED) {
+                memcpy(numbers, from, n * sizeof *numbers);
+                numbers += n;
+                if (ids) memcpy(ids, from_ids, n * sizeof *ids), ids += n;
+            }
+            from += n;
+            from_ids += n;
+        }
 }
 
 /* Into ids and numbers of all response tokens of the batch. */
 static cr_status take_part(const cr_role_service *r, const cr_sample_batch *b, const part *p,
                            int32_t *ids, float *numbers, cr_err *err)
 {
-    prompt prompts[REQUEST_SAMPLES];
+    const struct cr_batch_sample *samples[REQUEST_SAMPLES];
     size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
-        num = list_prompts(b, p, prompts, first, num_each),
-        at = b->start[p->first] * (size_t)(r->top ? r->top : 1);
+        num = list_samples(b, p, samples, first, num_each), each = r->top ? (size_t)r->top : 1,
+        at = b->start[p->first] * each, num_numbers = 0;
     const cr_role_service_want want = want_of(r, num, p->start, first, num_each);
+    float *got;
+    int32_t *got_ids;
 
     CR_TRY(cr_http_call_check(r->client, &p->call, err));
+    for (size_t i = 0; i < num; i++)
+        num_numbers += num_each[i] * each;
+    got = CR_NEW_ARRAY(float, num_numbers);
+    got_ids = CR_NEW_ARRAY(int32_t, num_numbers);
     if (cr_role_service_read_answer(p->call.answer.data, p->call.answer.num_bytes, &want,
-                                    ids ? ids + at : NULL, numbers + at, err) != CR_OK &&
-        err->status != CR_ENUMERIC)
+                                    ids ? got_ids : NULL, got, err) == CR_OK)
+        take_response(samples, num, each, got_ids, got, ids ? ids + at : NULL, numbers + at);
+    else if (err->status != CR_ENUMERIC)
         err->status = CR_EPEER;
+    cr_free(got);
+    cr_free(got_ids);
     return err->status;
 }
 

@@ -479,16 +479,17 @@ static void sample_weights(void **state)
 /* ---- correction ---- */
 
 /* Ratio or difference of token t, from the definition of the grain. */
-static double grain_of(const batch *b, cr_grain g, bool is_ratio, size_t i, size_t t)
+static double grain_of(const batch *b, cr_grain g, bool is_ratio, size_t i, size_t t,
+                       const bool *is_after)
 {
     double sum = 0, num = 0;
     size_t first = start[i], end = start[i + 1];
 
     if (g == CR_GRAIN_TOKEN) first = t, end = t + 1;
     if (g == CR_GRAIN_SEGMENT) {
-        for (first = t; first > start[i] && b->mask[first - 1] != 0;)
+        for (first = t; first > start[i] && b->mask[first - 1] != 0 && !is_after[first];)
             first--;
-        for (end = t; end < start[i + 1] && b->mask[end] != 0;)
+        for (end = t; end < start[i + 1] && b->mask[end] != 0 && (end == t || !is_after[end]);)
             end++;
     }
     for (size_t k = first; k < end; k++)
@@ -506,6 +507,7 @@ static void correction(void **state)
     double ratio[CR_NUM_GRAINS][T], diff[CR_NUM_GRAINS][T], weight[T], keep[T], *r[CR_NUM_GRAINS],
         *d[CR_NUM_GRAINS];
     size_t num_dropped = 0, num_cut = 0;
+    bool is_after[T];
     batch b;
 
     (void)state;
@@ -522,17 +524,21 @@ static void correction(void **state)
                         {false, true, true, grain, 2, 3, 2, 3}}, /* not enabled: drops nothing */
             .num_filters = 3};
         make_batch(&b, (uint64_t)k);
+        rows.is_after = k % 2 ? is_after : NULL;
+        for (size_t t = 0; t < T; t++)
+            is_after[t] = k % 2 && t % 3 == 2;
         cr_correction(&c, &rows, b.old, b.infer, b.mask, r, d, weight, keep);
         for (size_t i = 0; i < N; i++)
             for (size_t t = start[i]; t < start[i + 1]; t++) {
-                double x = grain_of(&b, other, true, i, t), y = grain_of(&b, grain, false, i, t);
+                double x = grain_of(&b, other, true, i, t, is_after),
+                       y = grain_of(&b, grain, false, i, t, is_after);
                 bool is_kept = x >= 0.9 && x <= 1.1 && y >= -0.05 && y <= 0.08;
                 if (b.mask[t] == 0) continue;
                 for (int g = 0; g < CR_NUM_GRAINS; g++) {
-                    check_near(ratio[g][t], grain_of(&b, (cr_grain)g, true, i, t), 1e-13);
-                    check_near(diff[g][t], grain_of(&b, (cr_grain)g, false, i, t), 1e-13);
+                    check_near(ratio[g][t], grain_of(&b, (cr_grain)g, true, i, t, is_after), 1e-13);
+                    check_near(diff[g][t], grain_of(&b, (cr_grain)g, false, i, t, is_after), 1e-13);
                 }
-                check_near(weight[t], min(1.05, grain_of(&b, grain, true, i, t)), 1e-13);
+                check_near(weight[t], min(1.05, grain_of(&b, grain, true, i, t, is_after)), 1e-13);
                 assert_true(keep[t] == is_kept);
                 num_dropped += !is_kept;
                 num_cut += weight[t] == 1.05;

@@ -17,15 +17,22 @@ static const int32_t grids[] = {1, 2, 4, 1, 4, 6, 1, 2, 2};
 
 static void fill(cr_sample_batch *b)
 {
-    static const struct cr_batch_sample samples[SAMPLES] = {
-        {21, prompt_a, responses, 3, 2, NULL, 0, {digests, grids, 2}},
-        {22, prompt_b, responses + 2, 4, 3, NULL, 0, {0}},
-        {23, prompt_a, responses + 5, 3, 1, NULL, 0, {digests, grids, 2}},
-        {24, prompt_c, responses + 6, 3, 0, NULL, 0, {digests + 8, grids + 6, 1}},
-        {25, prompt_b, responses + 6, 4, 4, NULL, 0, {0}}};
+    static const struct {
+        const int32_t *prompt, *response;
+        size_t num_prompt, num_response;
+        cr_item_refs items;
+    } samples[SAMPLES] = {{prompt_a, responses, 3, 2, {digests, grids, 2}},
+                          {prompt_b, responses + 2, 4, 3, {0}},
+                          {prompt_a, responses + 5, 3, 1, {digests, grids, 2}},
+                          {prompt_c, responses + 6, 3, 0, {digests + 8, grids + 6, 1}},
+                          {prompt_b, responses + 6, 4, 4, {0}}};
 
     cr_sample_batch_init(b, SAMPLES);
-    memcpy(b->samples, samples, sizeof samples);
+    for (size_t i = 0; i < SAMPLES; i++) {
+        b->samples[i] = (struct cr_batch_sample){.id = 21 + i, .items = samples[i].items};
+        cr_sample_batch_pair(b, i, samples[i].prompt, samples[i].num_prompt, samples[i].response,
+                             samples[i].num_response);
+    }
     b->has_ids = true;
     cr_sample_batch_count(b);
     assert_int_equal(b->num_tokens, 10);
@@ -64,11 +71,11 @@ static void check_part(cr_sample_batch *b, const cr_deal *deal, int part, const 
         const struct cr_batch_sample *x = &b->samples[mine[k]];
         const int32_t *ids = s.ids + s.first_id[k];
         assert_int_equal(s.sample_ids[k], x->id);
-        assert_int_equal(cr_samples_num_ids(&s, k), x->num_prompt + x->num_response);
+        assert_int_equal(cr_samples_num_ids(&s, k), x->num_ids);
         assert_int_equal(cr_samples_num_tokens(&s, k), x->num_response);
         assert_int_equal(s.mini[k], deal->mini ? deal->mini[mine[k]] : 0);
-        assert_memory_equal(ids, x->prompt, x->num_prompt * 4);
-        assert_memory_equal(ids + x->num_prompt, x->response, x->num_response * 4);
+        assert_memory_equal(ids, x->segments[0].ids, x->segments[0].num_ids * 4);
+        assert_memory_equal(ids + x->segments[0].num_ids, x->segments[1].ids, x->num_response * 4);
         assert_int_equal(s.items[k].num, x->items.num);
         if (x->items.num) {
             assert_memory_equal(s.items[k].digests, x->items.digests, x->items.num * 32);
