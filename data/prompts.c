@@ -1,7 +1,7 @@
 /* prompts.c -- see prompts.h. */
-#include "data/prompts.h"
 #include "data/columns.h"
 #include "data/messages.h"
+#include "data/prompts_impl.h"
 #include "images/reader.h"
 #include "rewards/rules.h"
 #include "text/encoder.h"
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static cr_status check_text(const json_t *column, const char *name, const char *key, cr_err *err)
+cr_status cri_prompt_check_text(const json_t *column, const char *name, const char *key,
+                                cr_err *err)
 {
     if (json_is_string(column)) return CR_OK;
     return cr_fail(err, CR_EFORMAT, "the column %s%s is %s", name, key,
@@ -71,7 +72,7 @@ static cr_status find_domain(const cr_prompt_maker *m, cr_row *row, cr_err *err)
     return cr_fail(err, CR_EFORMAT, "the row has neither the column domain nor %s", column);
 }
 
-static const char *template_of(const cr_prompt_maker *m)
+const char *cri_prompt_template(const cr_prompt_maker *m)
 {
     return m->config->global_template ? m->config->global_template : m->from->data.template;
 }
@@ -85,12 +86,11 @@ static const char *template_of_row(const cr_prompt_maker *m, const cr_row *row)
 
     for (size_t i = 0; tag && i < all->num_tags; i++)
         if (strcmp(all->of_tag[i].tag, tag) == 0) return all->of_tag[i].template;
-    return template_of(m);
+    return cri_prompt_template(m);
 }
 
-/* Ids of a rendered text, or of a part of it, in which placeholders become as many as the row's images have tokens. */
-static cr_status encode(cr_prompt_maker *m, const char *text, size_t num_bytes, bool add_special,
-                        cr_row *row, cr_err *err)
+cr_status cri_prompt_encode(cr_prompt_maker *m, const char *text, size_t num_bytes,
+                            bool add_special, cr_row *row, cr_err *err)
 {
     cr_buf with = {0};
 
@@ -108,22 +108,34 @@ static cr_status encode(cr_prompt_maker *m, const char *text, size_t num_bytes, 
     return err->status;
 }
 
-/* Images of a chat, and what of it the template sees. */
-static cr_status read_images(cr_prompt_maker *m, const cr_row *row, const json_t *messages,
-                             bool *is_dropped, cr_err *err)
+/* A service that scores is sent ids alone. */
+static cr_status check_services(const cr_config *c, cr_err *err)
 {
-    return cri_row_images_read(&m->images, m->config->train.model_path, &m->from->data, row,
-                               messages, is_dropped, err);
+    const cr_worker_config *const workers[] = {&c->reference, &c->teacher};
+
+    for (size_t i = 0; i < CR_COUNT(workers); i++)
+        if (workers[i]->service.url)
+            return cr_fail(err, CR_EFORMAT,
+                           "the row has images, and %s.service is sent token ids alone (give %s "
+                           "ranks of its own)",
+                           workers[i]->name, workers[i]->name);
+    return CR_OK;
 }
 
-/* All of the row's text was encoded. */
-static cr_status end_images(const cr_prompt_maker *m, cr_err *err)
+cr_status cri_prompt_read_images(cr_prompt_maker *m, const cr_row *row, const json_t *messages,
+                                 bool *is_dropped, cr_err *err)
+{
+    CR_TRY(cri_row_images_read(&m->images, m->config->train.model_path, &m->from->data, row,
+                               messages, is_dropped, err));
+    return m->images.items.num ? check_services(m->config, err) : CR_OK;
+}
+
+cr_status cri_prompt_end_images(const cr_prompt_maker *m, cr_err *err)
 {
     return m->images.reader ? cr_image_items_end(&m->images.items, m->images.next, err) : CR_OK;
 }
 
-/* Placeholders that are not in the text. */
-static cr_status insert_image(cr_prompt_maker *m, cr_row *row, cr_err *err)
+cr_status cri_prompt_insert_image(cr_prompt_maker *m, cr_row *row, cr_err *err)
 {
     size_t num;
 
@@ -184,8 +196,8 @@ static bool can_judge(cr_prompt_maker *m, const cr_row *row)
 static cr_status settle_prompt(cr_prompt_maker *m, const json_t *messages, const char *column,
                                cr_row *row, cr_err *err)
 {
-    CR_TRY(end_images(m, err));
-    CR_TRY(insert_image(m, row, err));
+    CR_TRY(cri_prompt_end_images(m, err));
+    CR_TRY(cri_prompt_insert_image(m, row, err));
     row->num_prompt = row->num_ids;
     if (row->num_ids > 5 && (int64_t)row->num_ids <= m->prompt_length)
         return cri_row_images_keep(&m->images, messages, column, row, err);
@@ -195,8 +207,7 @@ static cr_status settle_prompt(cr_prompt_maker *m, const json_t *messages, const
     return CR_OK;
 }
 
-/* Images alone are longer than a prompt may be. */
-static bool are_too_long(cr_prompt_maker *m, int64_t max_tokens, size_t *count)
+bool cri_prompt_are_too_long(cr_prompt_maker *m, int64_t max_tokens, size_t *count)
 {
     bool is = cri_row_images_tokens(&m->images) > max_tokens;
 
@@ -212,14 +223,14 @@ static cr_status encode_ready_prompt(cr_prompt_maker *m, cr_row *row, cr_err *er
     const json_t *text;
     bool is_dropped;
 
-    CR_TRY(check_text(prompt, column, " (data_args.prompt)", err));
+    CR_TRY(cri_prompt_check_text(prompt, column, " (data_args.prompt)", err));
     messages = json_pack("[{s:s,s:O}]", "role", "user", "content", prompt);
-    if (read_images(m, row, messages, &is_dropped, err) == CR_OK && !is_dropped &&
-        !are_too_long(m, m->prompt_length, &m->num_long)) {
+    if (cri_prompt_read_images(m, row, messages, &is_dropped, err) == CR_OK && !is_dropped &&
+        !cri_prompt_are_too_long(m, m->prompt_length, &m->num_long)) {
         text = json_object_get(json_array_get(m->images.items.messages, 0), "content");
         row->asked = json_incref(prompt);
-        if (encode(m, json_string_value(text), json_string_length(text), /*add_special=*/true, row,
-                   err) == CR_OK)
+        if (cri_prompt_encode(m, json_string_value(text), json_string_length(text),
+                              /*add_special=*/true, row, err) == CR_OK)
             cr_note(settle_prompt(m, NULL, NULL, row, err));
     }
     json_decref(messages);
@@ -234,13 +245,14 @@ static cr_status encode_prompt(cr_prompt_maker *m, cr_row *row, cr_err *err)
     bool is_dropped;
 
     CR_TRY(cri_messages_read(json_object_get(row->json, column), column, &messages, err));
-    if (read_images(m, row, messages, &is_dropped, err) == CR_OK && !is_dropped &&
-        !are_too_long(m, m->prompt_length, &m->num_long)) {
+    if (cri_prompt_read_images(m, row, messages, &is_dropped, err) == CR_OK && !is_dropped &&
+        !cri_prompt_are_too_long(m, m->prompt_length, &m->num_long)) {
         row->asked = json_incref(last_content(messages));
         m->num_answered += ends_with_answer(messages);
         if (cr_chat_render(m->chat, template_of_row(m, row), m->images.items.messages,
                            /*add_generation_prompt=*/true, &text, err) == CR_OK &&
-            encode(m, text.data, text.num_bytes, /*add_special=*/false, row, err) == CR_OK)
+            cri_prompt_encode(m, text.data, text.num_bytes, /*add_special=*/false, row, err) ==
+                CR_OK)
             cr_note(settle_prompt(m, messages, column, row, err));
     }
     json_decref(messages);
@@ -272,7 +284,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
 
 /* ---- SFT: prompt and answer columns ---- */
 
-static void add_message(json_t *list, const char *role, const json_t *content)
+void cri_prompt_add_message(json_t *list, const char *role, const json_t *content)
 {
     json_array_append_new(list, json_pack("{s:s,s:O}", "role", role, "content", content));
 }
@@ -282,20 +294,20 @@ static cr_status render(cr_prompt_maker *m, const json_t *messages, const json_t
                         bool is_prompt, cr_buf *text, cr_err *err)
 {
     cr_buf_clear(text);
-    CR_TRY(cr_chat_render_with(m->chat, template_of(m), messages, vars, is_prompt, text, err));
+    CR_TRY(
+        cr_chat_render_with(m->chat, cri_prompt_template(m), messages, vars, is_prompt, text, err));
     if (!is_prompt && text->num_bytes && text->data[text->num_bytes - 1] == '\n')
         text->data[--text->num_bytes] = 0;
     return CR_OK;
 }
 
-/* The system and user messages of a prompt's columns; a new reference. */
-static json_t *prompt_messages(const cr_config *c, const cr_row *row, json_t *prompt)
+json_t *cri_prompt_messages(const cr_config *c, const cr_row *row, json_t *prompt)
 {
     json_t *query = c->rows.query_key ? json_object_get(row->json, c->rows.query_key) : NULL,
            *system = c->rows.system_key ? json_object_get(row->json, c->rows.system_key) : NULL,
            *messages = json_array();
 
-    if (json_is_string(system)) add_message(messages, "system", system);
+    if (json_is_string(system)) cri_prompt_add_message(messages, "system", system);
     if (json_is_string(query) && json_string_length(query)) {
         cr_buf text = {0};
         json_t *joined;
@@ -303,11 +315,11 @@ static json_t *prompt_messages(const cr_config *c, const cr_row *row, json_t *pr
         cr_buf_addc(&text, '\n');
         cr_buf_add(&text, json_string_value(query), json_string_length(query));
         joined = json_stringn(text.data, text.num_bytes);
-        add_message(messages, "user", joined);
+        cri_prompt_add_message(messages, "user", joined);
         json_decref(joined);
         cr_buf_free(&text);
     } else {
-        add_message(messages, "user", prompt);
+        cri_prompt_add_message(messages, "user", prompt);
     }
     return messages;
 }
@@ -320,19 +332,19 @@ static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, bool *is_droppe
     cr_row begin = {0};
     cr_buf text = {0};
 
-    CR_TRY(check_text(prompt, c->rows.prompt_key, " (prompt_key)", err));
-    CR_TRY(check_text(answer, c->rows.response_key, " (response_key)", err));
-    messages = prompt_messages(c, row, prompt);
-    add_message(messages, "assistant", answer);
-    if (read_images(m, row, messages, is_dropped, err) == CR_OK && !*is_dropped &&
-        !are_too_long(m, c->sequence_length, &m->num_cut_images)) {
+    CR_TRY(cri_prompt_check_text(prompt, c->rows.prompt_key, " (prompt_key)", err));
+    CR_TRY(cri_prompt_check_text(answer, c->rows.response_key, " (response_key)", err));
+    messages = cri_prompt_messages(c, row, prompt);
+    cri_prompt_add_message(messages, "assistant", answer);
+    if (cri_prompt_read_images(m, row, messages, is_dropped, err) == CR_OK && !*is_dropped &&
+        !cri_prompt_are_too_long(m, c->sequence_length, &m->num_cut_images)) {
         asked = json_copy(m->images.items.messages);
         json_array_remove(asked, json_array_size(asked) - 1);
         if (render(m, asked, NULL, true, &text, err) == CR_OK &&
-            encode(m, text.data, text.num_bytes, true, &begin, err) == CR_OK &&
+            cri_prompt_encode(m, text.data, text.num_bytes, true, &begin, err) == CR_OK &&
             render(m, m->images.items.messages, NULL, false, &text, err) == CR_OK) {
             m->images.next = 0;
-            cr_note(encode(m, text.data, text.num_bytes, true, row, err));
+            cr_note(cri_prompt_encode(m, text.data, text.num_bytes, true, row, err));
         }
     }
     row->num_prompt = begin.num_ids;
@@ -375,8 +387,8 @@ static cr_status add_span(chat_row *c, size_t end, bool is_learnt, cr_err *err)
     cr_row *row = c->row, span = {0};
     size_t old = row->num_ids;
 
-    CR_TRY(encode(c->m, c->whole.data + c->done, end - c->done, /*add_special=*/c->done == 0, &span,
-                  err));
+    CR_TRY(cri_prompt_encode(c->m, c->whole.data + c->done, end - c->done,
+                             /*add_special=*/c->done == 0, &span, err));
     row->ids = cr_realloc(row->ids, old * 4, (old + span.num_ids) * 4);
     row->learns = cr_realloc(row->learns, old, old + span.num_ids);
     memcpy(row->ids + old, span.ids, span.num_ids * 4);
@@ -490,8 +502,8 @@ static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, bool *is_dropped,
 
     CR_TRY(cri_messages_read(json_object_get(row->json, column), column, messages, err));
     if (json_is_array(tools)) c.vars = json_pack("{s:O}", "tools", tools);
-    if (read_images(m, row, *messages, is_dropped, err) == CR_OK && !*is_dropped &&
-        !are_too_long(m, m->config->sequence_length, &m->num_cut_images)) {
+    if (cri_prompt_read_images(m, row, *messages, is_dropped, err) == CR_OK && !*is_dropped &&
+        !cri_prompt_are_too_long(m, m->config->sequence_length, &m->num_cut_images)) {
         c.messages = m->images.items.messages;
         cr_note(add_turns(&c, column, err));
     }
@@ -501,8 +513,7 @@ static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, bool *is_dropped,
     return err->status;
 }
 
-/* Of the images that have placeholders among the row's ids, all of these are there. */
-static bool has_all_places(const cr_prompt_maker *m, const cr_row *row)
+bool cri_prompt_has_all_places(const cr_prompt_maker *m, const cr_row *row)
 {
     const cr_image_items *items = &m->images.items;
     const int32_t pad = items->is_inserted ? items->placeholder
@@ -524,7 +535,7 @@ static cr_status settle_answers(cr_prompt_maker *m, const json_t *messages, cr_r
     bool is_long = (int64_t)row->num_ids > max;
 
     if (is_long) row->num_ids = (size_t)max;
-    if (is_long && m->images.items.num && !has_all_places(m, row)) {
+    if (is_long && m->images.items.num && !cri_prompt_has_all_places(m, row)) {
         m->num_cut_images++;
         cr_free(row->ids);
         row->ids = NULL;
@@ -545,7 +556,7 @@ cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
     CR_TRY(cr_columns_make(&m->from->data, row, err));
     cr_note(m->from->data.messages ? encode_turns(m, row, &is_dropped, &messages, err)
                                    : encode_columns(m, row, &is_dropped, err));
-    if (err->status == CR_OK && row->ids) cr_note(insert_image(m, row, err));
+    if (err->status == CR_OK && row->ids) cr_note(cri_prompt_insert_image(m, row, err));
     if (err->status == CR_OK && row->ids) cr_note(settle_answers(m, messages, row, err));
     json_decref(messages);
     return err->status;
@@ -649,169 +660,4 @@ void cr_prompt_report(const cr_prompt_maker *m, const char *what)
     if (m->num_cut)
         cr_log(CR_LOG_INFO, "data", "%s: %zu row%s cut at sequence_length %lld", what, m->num_cut,
                plural(m->num_cut), (long long)m->config->sequence_length);
-}
-
-/* ---- pairs of answers ---- */
-
-/* A pair's prompt and answers on their way to ids. */
-typedef struct pair_row {
-    cr_prompt_maker *m;
-    json_t *prompt, *answer[2], *vars; /* messages, and `tools` or NULL; owned */
-    cr_row part[3]; /* ids of the prompt, of it with the chosen, with the rejected */
-} pair_row;
-
-/* An answer as messages of its own: a list, or a text as one of the assistant. */
-static cr_status answer_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
-{
-    json_t *list;
-
-    if (json_is_array(column)) {
-        CR_TRY(cri_messages_read(column, name, &list, err));
-        *out = json_copy(list);
-        json_decref(list);
-        return CR_OK;
-    }
-    CR_TRY(check_text(column, name, "", err));
-    *out = json_array();
-    add_message(*out, "assistant", column);
-    return CR_OK;
-}
-
-/* TRL's implicit prompt: the messages that both answers begin with. They are taken off the answers. */
-static cr_status split_prompt(pair_row *p, const char *name, cr_err *err)
-{
-    json_t *chosen = p->answer[0], *rejected = p->answer[1], *message;
-
-    p->prompt = json_array();
-    while ((message = json_array_get(chosen, 0)) &&
-           json_equal(message, json_array_get(rejected, 0))) {
-        json_array_append(p->prompt, message);
-        json_array_remove(chosen, 0);
-        json_array_remove(rejected, 0);
-    }
-    if (json_array_size(p->prompt) && json_array_size(chosen) && json_array_size(rejected))
-        return CR_OK;
-    return cr_fail(err, CR_EFORMAT,
-                   "the row has no column %s (prompt_key), and its answers are not two chats that "
-                   "begin with the same messages and end with others",
-                   name);
-}
-
-static cr_status read_pair(pair_row *p, const cr_row *row, cr_err *err)
-{
-    const cr_config *c = p->m->config;
-    const char *names[] = {c->rows.chosen_key, c->rows.rejected_key}, *name = c->rows.prompt_key;
-    json_t *prompt = json_object_get(row->json, name), *tools = json_object_get(row->json, "tools");
-
-    for (int k = 0; k < 2; k++) {
-        CR_TRY(answer_messages(json_object_get(row->json, names[k]), names[k], &p->answer[k], err));
-        CR_TRY(cri_row_text_only(row->json, p->answer[k], err));
-    }
-    if (json_is_array(tools)) p->vars = json_pack("{s:O}", "tools", tools);
-    if (!prompt) return split_prompt(p, name, err);
-    if (json_is_string(prompt)) {
-        p->prompt = prompt_messages(c, row, prompt);
-        return CR_OK;
-    }
-    if (!json_is_array(prompt))
-        return cr_fail(err, CR_EFORMAT,
-                       "the column %s (prompt_key) is neither a text nor a list of messages", name);
-    CR_TRY(cri_messages_read(prompt, name, &p->prompt, err));
-    return cri_row_text_only(row->json, p->prompt, err);
-}
-
-/* Ids of the prompt's chat (k 0), or of the chat with an answer. */
-static cr_status encode_chat(pair_row *p, int k, cr_err *err)
-{
-    json_t *all = json_copy(p->prompt);
-    cr_buf text = {0};
-
-    if (k) json_array_extend(all, p->answer[k - 1]);
-    if (cr_chat_render_with(p->m->chat, template_of(p->m), all, p->vars, k == 0, &text, err) ==
-        CR_OK)
-        cr_note(encode(p->m, text.data, text.num_bytes, /*add_special=*/false, &p->part[k], err));
-    json_decref(all);
-    cr_buf_free(&text);
-    return err->status;
-}
-
-/* Ready text: answers follow the prompt as they are, and end with the end-of-text token. */
-static cr_status encode_ready(pair_row *p, const cr_row *row, cr_err *err)
-{
-    const cr_config *c = p->m->config;
-    const char *names[] = {p->m->from->data.prompt, c->rows.chosen_key, c->rows.rejected_key};
-    int32_t eos = cr_tokenizer_role(p->m->tokenizer, CR_TOKEN_EOS);
-    cr_buf text = {0};
-
-    CR_TRY(cri_row_text_only(row->json, NULL, err));
-    for (int k = 0; k < 3 && err->status == CR_OK; k++) {
-        const json_t *column = json_object_get(row->json, names[k]);
-        cr_row *part = &p->part[k];
-        if (check_text(column, names[k], k ? "" : " (data_args.prompt)", err) != CR_OK) break;
-        if (k == 2) text.num_bytes = json_string_length(json_object_get(row->json, names[0]));
-        cr_buf_add(&text, json_string_value(column), json_string_length(column));
-        cr_note(encode(p->m, text.data, text.num_bytes, /*add_special=*/true, part, err));
-        if (k == 0 || eos < 0 || (part->num_ids && part->ids[part->num_ids - 1] == eos)) continue;
-        part->ids = cr_realloc(part->ids, part->num_ids * 4, (part->num_ids + 1) * 4);
-        part->ids[part->num_ids++] = eos;
-    }
-    cr_buf_free(&text);
-    return err->status;
-}
-
-static size_t num_common(const cr_row *a, const cr_row *b)
-{
-    size_t n = 0;
-
-    while (n < a->num_ids && n < b->num_ids && a->ids[n] == b->ids[n])
-        n++;
-    return n;
-}
-
-/* Answers begin where the ids of prompt and chats part, as in TRL. */
-static cr_status join_pair(pair_row *p, cr_row *row, cr_err *err)
-{
-    const cr_row *chosen = &p->part[1], *rejected = &p->part[2];
-    size_t prompt = num_common(&p->part[0], chosen), other = num_common(&p->part[0], rejected);
-
-    if (other < prompt) prompt = other;
-    if (prompt < 1 || chosen->num_ids == prompt || rejected->num_ids == prompt)
-        return cr_fail(err, CR_EFORMAT, "the pair has no token of its %s",
-                       prompt < 1                  ? "prompt"
-                       : chosen->num_ids == prompt ? "chosen answer"
-                                                   : "rejected answer");
-    p->m->num_merged += prompt < p->part[0].num_ids;
-    if ((int64_t)chosen->num_ids > p->m->config->sequence_length ||
-        (int64_t)rejected->num_ids > p->m->config->sequence_length) {
-        p->m->num_long_pairs++;
-        return CR_OK;
-    }
-    row->num_prompt = prompt;
-    row->num_chosen = chosen->num_ids - prompt;
-    row->num_ids = chosen->num_ids + rejected->num_ids - prompt;
-    row->ids = CR_NEW_ARRAY(int32_t, row->num_ids);
-    memcpy(row->ids, chosen->ids, chosen->num_ids * 4);
-    memcpy(row->ids + chosen->num_ids, rejected->ids + prompt, (rejected->num_ids - prompt) * 4);
-    return CR_OK;
-}
-
-cr_status cr_prompt_encode_pair(void *ctx, cr_row *row, cr_err *err)
-{
-    pair_row p = {.m = ctx};
-
-    CR_TRY(cr_columns_make(&p.m->from->data, row, err));
-    if (p.m->from->data.prompt)
-        cr_note(encode_ready(&p, row, err));
-    else if (read_pair(&p, row, err) == CR_OK)
-        for (int k = 0; k < 3 && err->status == CR_OK; k++)
-            cr_note(encode_chat(&p, k, err));
-    if (err->status == CR_OK) cr_note(join_pair(&p, row, err));
-    row->domain = 0;
-    json_decref(p.prompt);
-    json_decref(p.vars);
-    for (int k = 0; k < 2; k++)
-        json_decref(p.answer[k]);
-    for (int k = 0; k < 3; k++)
-        cr_free(p.part[k].ids);
-    return err->status;
 }

@@ -37,27 +37,34 @@ static json_t *column_of(const json_t *row, const char **name)
     return NULL;
 }
 
-cr_status cri_row_text_only(const json_t *row, const json_t *messages, cr_err *err)
+cr_status cri_messages_text_only(const json_t *messages, const char *whose, cr_err *err)
 {
-    const char *name;
     size_t i, k;
     json_t *message, *part;
 
-    CR_TRY(check_videos(row, err));
-    if (column_of(row, &name))
-        return cr_fail(err, CR_EFORMAT,
-                       "the column %s is not empty, and its model is given text only", name);
     json_array_foreach(messages, i, message)
         json_array_foreach(json_object_get(message, "content"), k, part)
     {
         const char *type = json_string_value(json_object_get(part, "type"));
         if (type && strcmp(type, "text") != 0)
             return cr_fail(err, CR_EFORMAT,
-                           "message %zu has a part of type '%.20s', and its model is given text "
-                           "only",
-                           i + 1, type);
+                           "message %zu has a part of type '%.20s', and %s text only", i + 1, type,
+                           whose);
     }
     return CR_OK;
+}
+
+/* Of a model without images. */
+static cr_status check_text_only(const json_t *row, const json_t *messages, cr_err *err)
+{
+    static const char whose[] = "its model is given";
+    const char *name;
+
+    CR_TRY(check_videos(row, err));
+    if (column_of(row, &name))
+        return cr_fail(err, CR_EFORMAT, "the column %s is not empty, and %s text only", name,
+                       whose);
+    return cri_messages_text_only(messages, whose, err);
 }
 
 void cr_row_images_close(cr_row_images *r)
@@ -111,7 +118,7 @@ cr_status cri_row_images_read(cr_row_images *r, const char *model_folder, const 
     CR_TRY(open_reader(r, model_folder, from, err));
     if (!r->reader) {
         r->items.messages = json_incref((json_t *)(uintptr_t)messages);
-        return cri_row_text_only(row->json, messages, err);
+        return check_text_only(row->json, messages, err);
     }
     CR_TRY(check_videos(row->json, err));
     if (r->is_looking) {

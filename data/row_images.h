@@ -38,8 +38,8 @@ int64_t cri_row_images_tokens(const cr_row_images *r); /* of all of them */
 /* The row has references of those whose placeholders have come, and its JSON no bytes. messages: as they were given to read, of the column (NULL: of none). */
 CR_MUST cr_status cri_row_images_keep(const cr_row_images *r, const json_t *messages,
                                       const char *column, cr_row *row, cr_err *err);
-/* CR_EFORMAT: the row, or its messages (may be NULL), have images or videos. */
-CR_MUST cr_status cri_row_text_only(const json_t *row, const json_t *messages, cr_err *err);
+/* CR_EFORMAT: the messages have parts that are no text, where `whose`, "an answer is", text only. */
+CR_MUST cr_status cri_messages_text_only(const json_t *messages, const char *whose, cr_err *err);
 
 cr_item_refs cr_row_items(const cr_row *row);
 /* The bytes of its images, unless they are there. folder: image_folder, or NULL. CR_EIO: a file has changed since it was read. */

@@ -5,6 +5,7 @@
 #include "pipelines/rows/rows.h"
 #include "pipelines/service/service.h"
 #include "reports/metrics.h"
+#include "samples/items/loader.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,6 +41,7 @@ static void batch_of(const cr_row *data, const uint32_t *rows, size_t num, cr_sa
         const cr_row *row = &data[rows ? rows[i / 2] : i / 2];
         size_t first = row->num_prompt + (i % 2 ? row->num_chosen : 0);
         b->samples[i].id = i;
+        b->samples[i].items = cr_row_items(row);
         cr_sample_batch_pair(b, i, row->ids, row->num_prompt, row->ids + first,
                              i % 2 ? row->num_ids - first : row->num_chosen);
     }
@@ -95,6 +97,28 @@ static cr_status add_reference(cr_rows *r, cr_reference_table *t, const uint32_t
     return CR_OK;
 }
 
+static bool has_images(const cr_dataset *data)
+{
+    for (size_t i = 0; i < data->num_rows; i++)
+        if (data->rows[i].num_images) return true;
+    return false;
+}
+
+/* How images become patches; their files and grids are the rows'. */
+static cr_status name_processor(const cr_rows *r, const char *folder, cr_buf *out, cr_err *err)
+{
+    cr_image_processor p;
+
+    if (!has_images(&r->data) && !has_images(&r->validation)) return CR_OK;
+    CR_TRY(cr_item_processor_read(folder, &r->c->train.data, &p, err));
+    cr_buf_addf(out, " images %d %d %d %d %d %d%d%d %.17g", (int)p.form, (int)p.alpha, p.patch_size,
+                p.merge_size, p.temporal_patch_size, p.has_resize, p.has_rescale, p.has_normalize,
+                p.rescale_factor);
+    for (int i = 0; i < 3; i++)
+        cr_buf_addf(out, " %.17g %.17g", p.mean[i], p.std[i]);
+    return CR_OK;
+}
+
 /* What the numbers of the reference depend on beside the rows. */
 static cr_status name_reference(const cr_rows *r, cr_buf *out, cr_err *err)
 {
@@ -107,7 +131,7 @@ static cr_status name_reference(const cr_rows *r, cr_buf *out, cr_err *err)
     }
     CR_TRY(cr_reference_weights(w->model_path, hex, err));
     cr_buf_addf(out, "%s dtype %d %s", hex, (int)w->dtype, r->c->device);
-    return CR_OK;
+    return name_processor(r, w->model_path, out, err);
 }
 
 static cr_status begin(cr_rows *r, cr_err *err)
@@ -167,6 +191,7 @@ static cr_status train(cr_rows *r, const uint32_t *rows, double lr, cr_metrics *
     cr_sample_batch b;
     dpo *d = r->own;
 
+    CR_TRY(cr_rows_put_images(r, &r->data, rows, 0, r->batch, err));
     batch_of(r->data.rows, rows, r->batch, &b);
     counts[CR_MINI_TOKENS] = b.num_tokens;
     for (size_t i = 0; i < b.num; i++) {
@@ -199,7 +224,8 @@ static cr_status validate_rows(cr_rows *r, size_t first, size_t end, cr_sample_b
     for (size_t i = 0; i < end - first; i++)
         rows[i] = (uint32_t)(first + i);
     batch_of(r->validation.rows, rows, end - first, &b);
-    if (add_reference(r, &d->validation, rows, end - first, &b, err) == CR_OK)
+    if (cr_rows_put_images(r, &r->validation, rows, 0, end - first, err) == CR_OK &&
+        add_reference(r, &d->validation, rows, end - first, &b, err) == CR_OK)
         cr_note(cr_rows_log_probs(r, CR_ROLE_TRAIN, &b, CR_COLUMN_LOG_PROBS, err));
     for (size_t c = 0; c < CR_COUNT(columns) && err->status == CR_OK; c++)
         memcpy(cr_sample_batch_add(all, columns[c]) + all->start[2 * first], b.of[columns[c]],

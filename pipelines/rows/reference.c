@@ -1,6 +1,7 @@
 /* reference.c -- see reference.h. */
 #include "pipelines/rows/reference.h"
 #include "base/rng.h"
+#include "samples/items/items.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -51,6 +52,10 @@ static void digest_of(const cr_dataset *data, const char *weights, char hex[CR_D
         const uint64_t of[] = {row->num_prompt, row->num_chosen, row->num_ids,
                                cr_hash64(row->ids, row->num_ids * sizeof *row->ids)};
         cr_buf_add(&all, of, sizeof of);
+        cr_buf_add(&all, row->image_digests,
+                   row->num_images * CR_ITEM_DIGEST * sizeof *row->image_digests);
+        cr_buf_add(&all, row->image_grids,
+                   row->num_images * CR_ITEM_GRID * sizeof *row->image_grids);
     }
     cr_digest_bytes(all.data, all.num_bytes, hex);
     cr_buf_free(&all);

@@ -2,7 +2,7 @@
  * run, or another one with the same rows and the same reference, goes on with.
  *
  * The file begins with a line of text and a digest of all that the numbers depend on: ids of the rows (so of template, tokenizer and
- * cut), weights of the reference, its dtype and the device. Pairs follow in the order in which they were computed, each with a hash; what a
+ * cut) and their images, weights of the reference, its dtype and the device. Pairs follow in the order in which they were computed, each with a hash; what a
  * killed run left half written is cut off.
  */
 #ifndef CR_PAIR_REFERENCE_H

@@ -2,7 +2,8 @@
 # run_images.sh -- `croll run` of sft with images (scripts/make_pictures), rows with and without mixed: the loss of pictures that were never shown
 # falls below what text alone can say; one rank, two ranks and sequence parallel agree, also where a rank has no image in a micro-batch; bytes in rows
 # are what paths are; killed and resumed exactly; the projector alone trained, and nothing else moves; rows whose images are wrong are refused by
-# FILE:LINE, or left out and counted. Needs python3.
+# FILE:LINE, or left out and counted. Pairs with images: four steps of dpo are those of Transformers in float64 (tests/parity/dpo_images.py) on one and
+# two ranks, as texts and as chats; the reference's log-probs are those of these images. Needs python3.
 # Not covered: which placeholders a row gets (unit/data_images), gradients against other cuts (mesh/image_cuts).
 # also on far
 . tests/e2e/run.inc
@@ -81,6 +82,49 @@ assert before.keys() == after.keys()
 moved = {k for k in before if before[k] != after[k]}
 assert moved == {k for k in before if ".merger." in k}, moved
 PY
+
+# pairs of answers
+dpo() { # NAME RANKS [key=value ..]
+    local name=$1 ranks=$2
+    shift 2
+    log=$tmp/$name.log code=0
+    "$CROLL" run configs/quickstart/dpo.yaml pretrain=$tmp/home/model output_dir=$tmp/$name track_with=none shuffle=false sequence_length=96 validation=null \
+        max_steps=4 "actor_train.data_args={file_name: [$tmp/home/pairs.jsonl], image_folder: $tmp/home/pictures}" actor_train.training_args.learning_rate=1e-3 \
+        actor_train.training_args.lr_scheduler_type=constant actor_train.training_args.warmup_steps=0 actor_train.training_args.adam_epsilon=1e-6 \
+        actor_train.training_args.per_device_train_batch_size=$((4 / ranks)) "actor_train.device_mapping=list(range(0,$ranks))" \
+        actor_train.strategy_args.strategy_config.fsdp_size=$ranks "reference.device_mapping=list(range(0,$ranks))" "$@" >$log 2>&1 </dev/null || code=$?
+    [ $code = 0 ] || fail "$name: exit code $code"
+}
+dpo pairs 2
+dpo pairs_one 1
+for name in pairs pairs_one; do
+    python3 - tests/parity/dpo_images.json $tmp/$name/metrics.jsonl <<'PY' || fail "$name: not the numbers of Transformers"
+import json, sys
+want, got = (list(map(json.loads, open(file))) for file in sys.argv[1:])
+assert len(want) == len(got) == 4
+for step, (x, y) in enumerate(zip(want, got)):
+    for key in x: assert abs(x[key] - y[key]) <= 1e-6 * max(20, abs(x[key])), (step, key, x[key], y[key])
+PY
+done
+python3 - $tmp/home <<'PY'
+import base64, json, sys
+home = sys.argv[1]
+with open(home + "/pairs.chats.jsonl", "w") as out: # the prompt inside of both answers, bytes in it
+    for row in map(json.loads, open(home + "/pairs.jsonl")):
+        asked = row["instruction"]
+        if "images" in row:
+            data = base64.b64encode(open(f"{home}/pictures/{row['images'][0]}", "rb").read()).decode()
+            asked = [dict(type="image", image=data), dict(type="text", text=asked.replace("<image>", ""))]
+        print(json.dumps({k: [dict(role="user", content=asked), dict(role="assistant", content=row[k])] for k in ("chosen", "rejected")}), file=out)
+PY
+dpo chats 2 "actor_train.data_args={file_name: [$tmp/home/pairs.chats.jsonl]}"
+[ "$(timeless $tmp/chats/metrics.jsonl)" = "$(timeless $tmp/pairs/metrics.jsonl)" ] || fail "chats are not what texts are"
+[ "$(cd $tmp/chats && ls reference-*)" = "$(cd $tmp/pairs && ls reference-*)" ] || fail "another reference of the same images"
+mv $tmp/home/pictures/399.png $tmp/home/399.png # the last pair's, which no step has
+cp $tmp/home/pictures/398.png $tmp/home/pictures/399.png
+dpo other 2
+[ "$(cd $tmp/other && ls reference-*)" != "$(cd $tmp/pairs && ls reference-*)" ] || fail "the reference of another image"
+mv $tmp/home/399.png $tmp/home/pictures/399.png
 
 # rows that are wrong
 user() { echo "{\"messages\":[{\"role\":\"user\",\"content\":[$1{\"type\":\"text\",\"text\":\"Which?\"}]},{\"role\":\"assistant\",\"content\":\"a\"}]}"; }

@@ -227,6 +227,108 @@ static void answers(void **state)
     cr_dataset_free(&data);
 }
 
+static void reset_pairs(void)
+{
+    static char prompt[] = "q", chosen[] = "yes", rejected[] = "no";
+
+    reset();
+    from.data.messages = NULL;
+    config.rows =
+        (cr_row_keys){.prompt_key = prompt, .chosen_key = chosen, .rejected_key = rejected};
+}
+
+/* Pairs of one image: the prompt's length, and that the bytes of the image are in no column any more. */
+static void check_pair(const char *row, const char *text, size_t num_prompt)
+{
+    cr_dataset data;
+
+    check(row, cr_prompt_encode_pair, text, &data);
+    assert_int_equal(data.rows[0].num_prompt, num_prompt);
+    assert_int_equal(data.rows[0].num_images, 1);
+    check_item(&data.rows[0], 0, "png_rgb.png");
+    assert_null(strstr(data.rows[0].text, "iVBOR"));
+    cr_dataset_free(&data);
+}
+
+#define TURN(role, content) "[{\"role\":\"" role "\",\"content\":" content "}]"
+
+static void pairs(void **state)
+{
+    cr_buf file = {0}, base64 = {0}, row = {0};
+    cr_dataset data;
+    cr_err err = {0};
+
+    (void)state;
+    reset_pairs();
+    check_pair("{\"q\":\"<image>?\",\"image\":\"png_rgb.png\",\"yes\":\"b\",\"no\":\"cc\"}",
+               "u:<|vision_start|>####<|vision_end|>?;a:b;cc;", 40);
+    reset_pairs();
+    check_pair("{\"q\":" TURN("user", "[" PART("png_rgb.png") "]") ",\"yes\":" TURN(
+                   "assistant", "\"b\"") ",\"no\":\"cc\"}",
+               "u:(####);a:b;cc;", 11);
+    reset_pairs(); /* the prompt inside the answers: bytes are in both */
+    assert_int_equal(cr_file_read(FILES "/png_rgb.png", &file, &err), CR_OK);
+    cr_json_add_base64(&base64, file.data, file.num_bytes);
+    cr_buf_addf(&row,
+                "{\"yes\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"image\":%s}]},{"
+                "\"role\":\"assistant\",\"content\":\"b\"}],\"no\":[{\"role\":\"user\","
+                "\"content\":[{\"type\":\"image\",\"image\":%s}]},{\"role\":\"assistant\","
+                "\"content\":\"cc\"}]}",
+                base64.data, base64.data);
+    check_pair(row.data, "u:(####);a:b;cc;", 11);
+    reset_pairs(); /* ready text */
+    from.data.prompt = (char[]){"q"};
+    check_pair("{\"q\":\"<image>?\",\"images\":[\"png_rgb.png\"],\"yes\":\"b\",\"no\":\"cc\"}",
+               "<|vision_start|>####<|vision_end|>?bcc", 35);
+    for (int length = 3; length <= 14; length++) { /* the longer sequence has 14 tokens */
+        reset_pairs();
+        config.sequence_length = length;
+        assert_int_equal(load("{\"q\":" TURN("user", "[" PART("png_rgb.png") "]") ",\"yes\":\"b\","
+                                                                                  "\"no\":\"cc\"}",
+                              cr_prompt_encode_pair, &data, &err),
+                         CR_OK);
+        assert_true(data.num_rows == (length == 14) && maker.num_long_pairs == (length < 14));
+        cr_dataset_free(&data);
+    }
+    cr_buf_free(&file);
+    cr_buf_free(&base64);
+    cr_buf_free(&row);
+}
+
+static void refused_pairs(void **state)
+{
+    static const struct {
+        const char *row, *why;
+    } cases[] = {
+        {"{\"q\":\"?\",\"yes\":" TURN("assistant", "[" PART("png_rgb.png") "]") ",\"no\":\"c\"}",
+         "yes: message 1 has a part of type 'image', and an answer is text only"},
+        {"{\"q\":\"?\",\"image\":\"png_rgb.png\",\"yes\":\"b\",\"no\":\"c\"}",
+         "the column has 1 images"},
+        {"{\"q\":\"<image>\",\"image\":\"none.png\",\"yes\":\"b\",\"no\":\"c\"}", "No such file"},
+        {"{\"q\":\"<image>\",\"image\":\"png_rgb.png\",\"yes\":\"<|image_pad|>\",\"no\":\"c\"}",
+         "has 2 placeholders"},
+    };
+    cr_dataset data;
+    cr_err err;
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        reset_pairs();
+        assert_int_not_equal(load(cases[i].row, cr_prompt_encode_pair, &data, &err), CR_OK);
+        if (!strstr(err.msg, cases[i].why)) fail_msg("%zu: %s", i, err.msg);
+        cr_dataset_free(&data);
+    }
+    reset_pairs(); /* a service is sent no images */
+    config.reference =
+        (cr_worker_config){.name = "reference", .service = {.url = (char[]){"http://127.0.0.1:1"}}};
+    assert_int_equal(
+        load("{\"q\":\"<image>\",\"image\":\"png_rgb.png\",\"yes\":\"b\",\"no\":\"c\"}",
+             cr_prompt_encode_pair, &data, &err),
+        CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "reference.service is sent token ids alone"));
+    cr_dataset_free(&data);
+}
+
 /* What a row may not have: the error with its line, or, if images may be left out, a count. */
 static void refused(void **state)
 {
@@ -281,6 +383,7 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(prompts), cmocka_unit_test(bytes),
-                                       cmocka_unit_test(answers), cmocka_unit_test(refused)};
+                                       cmocka_unit_test(answers), cmocka_unit_test(refused),
+                                       cmocka_unit_test(pairs),   cmocka_unit_test(refused_pairs)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
