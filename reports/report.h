@@ -3,7 +3,7 @@
 #ifndef CR_REPORT_H
 #define CR_REPORT_H
 
-#include "reports/thumbnails.h"
+#include "reports/thumbnails/thumbnails.h"
 
 /* Reads metrics.jsonl, flight/ and the first and last rollouts/ file of output_dir, what there is of them,
  * and writes run.html there, and thumbnails/ of the images that it shows. ending: why the run ended, or NULL. */

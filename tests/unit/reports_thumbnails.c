@@ -2,7 +2,7 @@
  * strangers as text, what is no reference, images that are not there or are none. Not covered: what they look like (e2e/run_images_rlvr
  * has a page of a run).
  */
-#include "reports/thumbnails.h"
+#include "reports/thumbnails/thumbnails.h"
 #include "tests/check_near.h"
 #include "tests/temp_folder.h"
 

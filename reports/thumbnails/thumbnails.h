@@ -3,7 +3,7 @@
  * Rows in a run's files have references of images, {"sha256", "num_bytes", "path"} (data/row_images.h). Their pictures are WebP files
  * `thumbnails/SHA256.webp` in the run's folder, made by croll of the pixels (a stranger's file is never part of a page, nor what it says
  * of its camera), and in a page as data URIs. A picture is at most 128 pixels wide and high, a page has at most 48 different ones, at
- * most 6 a sample and 512 KiB together. Where there is none stands the image's path, or the begin of its SHA-256.
+ * most 6 a sample and 512 KiB together. An image without one is shown as its path, or the first digits of its SHA-256.
  *
  * Threads: one. Never fails.
  */

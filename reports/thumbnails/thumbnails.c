@@ -1,5 +1,5 @@
 /* thumbnails.c -- see thumbnails.h. */
-#include "reports/thumbnails.h"
+#include "reports/thumbnails/thumbnails.h"
 #include "base/digest.h"
 #include "images/pool.h"
 #include "images/resize.h"
@@ -13,7 +13,7 @@ enum { MAX_SIDE = 128, MAX_PICTURES = 48, MAX_A_SAMPLE = 6, MAX_BYTES = 512 << 1
 struct cr_thumbnails {
     const char *folder;
     cr_image_files files;
-    json_t *made; /* SHA-256 -> base64 of its picture, or null: there is none */
+    json_t *made; /* SHA-256 -> base64 of its picture, or null */
     size_t num_bytes;
 };
 
