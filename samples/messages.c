@@ -1,6 +1,5 @@
 /* messages.c -- see messages.h. */
 #include "samples/messages.h"
-#include "samples/kept.h"
 #include "samples/protocol.h"
 
 #include <math.h>
@@ -153,7 +152,7 @@ static cr_status read_kept(const cr_response *from, cr_sample *s, cr_err *err)
     if (!ids || !log_mass)
         return cr_fail(err, CR_EFORMAT, "num_kept came without kept_ids or log_mass");
     for (size_t t = 0; t < s->num_ids; t++)
-        CR_TRY(cri_kept_check(t, s->ids[t], num_kept[t], ids, num_ids, INT64_MAX, &at, err));
+        CR_TRY(cr_kept_check(t, s->ids[t], num_kept[t], ids, num_ids, INT64_MAX, &at, err));
     if (at != num_ids)
         return cr_fail(err, CR_EFORMAT, "tokens of %zu kept_ids came with %zu", at, num_ids);
     for (size_t t = 0; t < s->num_ids; t++)

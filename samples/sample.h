@@ -18,6 +18,11 @@ typedef struct cr_kept {
     size_t num_ids;     /* of all lists */
 } cr_kept;
 
+/* The num kept ids of token number t begin at ids[*at]: they ascend, are below vocab_size, and the token is one of them; *at is
+ * moved past them. CR_EFORMAT names t. */
+CR_MUST cr_status cr_kept_check(size_t t, int32_t token, int32_t num, const int32_t *ids,
+                                size_t num_ids, int64_t vocab_size, size_t *at, cr_err *err);
+
 /* What one block of rewards says of a sample. */
 typedef struct cr_sample_reward {
     int block; /* index into config->rewards */

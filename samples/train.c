@@ -1,7 +1,7 @@
 /* train.c -- see train.h. */
 #include "samples/train.h"
-#include "samples/kept.h"
 #include "samples/protocol.h"
+#include "samples/sample.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -149,8 +149,8 @@ static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_sample
         const int32_t *ids = s->ids + s->first_id[i];
         for (size_t t = s->first_token[i]; t < s->first_token[i + 1]; t++) {
             s->first_kept[t] = at;
-            if (cri_kept_check(t - s->first_token[i], ids[s->place[t]], s->num_kept[t], s->kept_ids,
-                               num_ids, vocab_size, &at, err) != CR_OK)
+            if (cr_kept_check(t - s->first_token[i], ids[s->place[t]], s->num_kept[t], s->kept_ids,
+                              num_ids, vocab_size, &at, err) != CR_OK)
                 return of_sample(s, i, err);
         }
     }
