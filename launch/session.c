@@ -8,6 +8,7 @@
 #include "launch/ranks.h"
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
+#include "models/files/peft.h"
 #include "models/models.h"
 #include "models/weights.h"
 #include "samples/roles.h"
@@ -149,6 +150,8 @@ void cr_session_adapt(cr_session *s, const char *const *folders, size_t num)
 
     s->more = CR_NEW_ARRAY(cr_adapter_options, num);
     for (size_t i = 0; i < num; i++) {
+        if (s->folder && cr_world_kind_here() == CR_WORLD_LOCAL)
+            cr_peft_compare_base(folders[i], s->folder);
         if (i) at->next = &s->more[i - 1];
         if (i) at = &s->more[i - 1];
         *at = (cr_adapter_options){.folder = folders[i],

@@ -2,6 +2,7 @@
 #include "models/files/merge.h"
 
 #include "base/hub.h"
+#include "models/files/peft.h"
 #include "models/files/safetensors.h"
 #include "models/weights.h"
 
@@ -216,6 +217,7 @@ cr_status cr_adapter_merge(const char *model, const char *adapter, const char *o
 {
     merge g = {0};
 
+    cr_peft_compare_base(adapter, model);
     if (open_all(&g, model, adapter, err) == CR_OK && open_writer(&g, out, err) == CR_OK)
         cr_note(put_all(&g, err));
     if (err->status == CR_OK)

@@ -213,6 +213,37 @@ static cr_status read_options(json_t *config, const char *folder, cr_adapter_opt
     return CR_OK;
 }
 
+static size_t last_name(const char *path, const char **name)
+{
+    size_t num = strlen(path);
+
+    while (num > 1 && path[num - 1] == '/')
+        num--;
+    *name = path + num;
+    while (*name > path && (*name)[-1] != '/')
+        --*name;
+    return num - (size_t)(*name - path);
+}
+
+void cr_peft_compare_base(const char *folder, const char *model)
+{
+    cr_adapter_options options;
+    const char *here, *there;
+    char *base = NULL;
+    cr_err unread = {0};
+
+    if (cr_peft_config_read(folder, &options, &base, &unread) == CR_OK && base) {
+        const size_t num = last_name(model, &here);
+        if (last_name(base, &there) != num || memcmp(here, there, num) != 0)
+            cr_log(CR_LOG_WARN, "models",
+                   "%s is an adapter of %s (" CR_PEFT_CONFIG
+                   "), and the model is %s: with another base its answers mean nothing",
+                   folder, base, model);
+    }
+    cr_peft_options_fini(&options);
+    cr_free(base);
+}
+
 cr_status cr_peft_config_read(const char *name, cr_adapter_options *o, char **base_model,
                               cr_err *err)
 {

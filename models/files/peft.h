@@ -18,6 +18,9 @@
  * and *base_model, which may be NULL. CR_EFORMAT, CR_EABSENT: the file, the key, and what to do. */
 CR_MUST cr_status cr_peft_config_read(const char *folder, cr_adapter_options *o, char **base_model,
                                       cr_err *err);
+/* A warning in the log where the adapter says that it was trained on another base than model: shapes alone do not tell. Folders and names on
+ * the hub are compared by what follows their last slash. */
+void cr_peft_compare_base(const char *folder, const char *model);
 void cr_peft_options_fini(cr_adapter_options *o); /* {0} is fine */
 /* Into a folder that is there. base_model: its folder or name, or NULL. PEFT refuses a regular expression that also matches
  * modules that are not Linears. */

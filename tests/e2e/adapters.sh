@@ -69,6 +69,16 @@ logprobs $model >$tmp/base
 python3 $tmp/near.py $tmp/scored $tmp/merged.out $tmp/base || fail "the merged model"
 logprobs $tmp/same | cmp - $tmp/base || fail "merged with B = 0"
 
+# the base that an adapter says it has: warned of once, by the last part of its name
+for base in "org/$(basename $model)" "org/other"; do
+    cp -r $tmp/some $tmp/named
+    sed -i "s|^{|{\"base_model_name_or_path\": \"$base\", |" $tmp/named/adapter_config.json
+    "$CROLL" logprobs $model --adapter $tmp/named "device_mapping=list(range(0,2))" <$tmp/sequences 2>$tmp/err >/dev/null || fail "$base"
+    echo "$(grep -c "is an adapter of $base (adapter_config.json), and the model is $model: " $tmp/err)"
+    rm -r $tmp/named
+done >$tmp/warned
+[ "$(cat $tmp/warned)" = "$(printf '0\n1')" ] || fail "warnings of another base: $(cat $tmp/warned $tmp/err)"
+
 refused() { # SENTENCE COMMAND ..
     local code=0 sentence=$1
     shift
