@@ -27,7 +27,9 @@ cr_view *cr_view_create(int64_t first_step, int64_t max_steps, const char *score
 
     if (first_step >= max_steps)
         cr_log(CR_LOG_WARN, "run",
-               "nothing is left to do: step %lld is done, and max_steps is %lld",
+               "nothing is left to do: step %lld is done, and the run ends after %lld steps "
+               "(max_steps, or "
+               "num_train_epochs of the rows, whichever is less)",
                (long long)first_step - 1, (long long)max_steps);
     v->first_step = first_step;
     v->max_steps = max_steps;
