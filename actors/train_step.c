@@ -2,6 +2,7 @@
  * they add up to (see trainer_impl.h). */
 #include "actors/trainer_impl.h"
 #include "base/rng.h"
+#include "mesh/collectives.h"
 #include "rl/loss.h"
 
 #include <math.h>
@@ -20,6 +21,7 @@ typedef struct step {
     cr_ask ask;
     cr_teacher_outputs teacher; /* num 0: no teacher */
     cr_logits_loss whole;       /* of its states */
+    double whole_distance;      /* their loss over this rank's labels: not a ulysses group's */
     cr_train_sums sum;
     bool has_only; /* the gradient is that of one sample alone, `only` */
     uint64_t only;
@@ -271,7 +273,7 @@ static cr_status whole_loss(void *ctx, int64_t first_row, int64_t num_rows, cons
                  rows = (size_t)num_rows;
     double *by = CR_NEW_ARRAY(double, num), rest;
     float *log_p = CR_NEW_ARRAY(float, 2 * num), *log_q = log_p + num;
-    cr_train_sums part = {0};
+    double sum = 0;
 
     t->teacher_logits =
         cr_reserve(t->teacher_logits, &t->capacity_logits, rows * its, sizeof *t->teacher_logits);
@@ -282,17 +284,28 @@ static cr_status whole_loss(void *ctx, int64_t first_row, int64_t num_rows, cons
     for (size_t r = 0; r < rows; r++) {
         soften(t->teacher_logits + r * its, num, T * keys->kd.teacher_temperature, log_p);
         soften(logits + r * own, num, T, log_q);
-        part.distill_loss += cr_kd_chosen(&keys->kd, num, num, log_p, log_q, by, &rest);
+        sum += cr_kd_chosen(&keys->kd, num, num, log_p, log_q, by, &rest);
         for (size_t v = 0; v < num; v++)
             grad[r * own + v] = (float)(factor * by[v]);
     }
-    part.distill_loss /= p->all.tokens;
-    part.loss.total_loss = keys->distill_loss_weight * part.distill_loss;
-    cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
+    p->whole_distance += sum / p->all.tokens;
 out:
     cr_free(by);
     cr_free(log_p);
     return err->status;
+}
+
+/* Each rank of a ulysses group has seen the logits of its own labels. */
+static cr_status add_whole(step *p, cr_err *err)
+{
+    const cr_distill_keys *keys = &p->t->a->config->distill;
+
+    if (p->ask != CR_ASK_DISTILL_STEP || keys->kd.logits_topk) return CR_OK;
+    CR_TRY(cr_all_reduce_f64(p->t->a->mesh->group[CR_AXIS_ULYSSES], "distances", CR_OP_SUM,
+                             &p->whole_distance, 1, err));
+    p->sum.distill_loss += p->whole_distance;
+    p->sum.loss.total_loss += keys->distill_loss_weight * p->whole_distance;
+    return CR_OK;
 }
 
 /* What the teacher says of the micro-batch's labels, in their order; the backward that follows is over that. */
@@ -582,6 +595,7 @@ cr_status cri_train(cr_trainer *t, cr_ask ask, const cr_record *command, cr_reco
             m == 0 && !is_again && ask == CR_ASK_TRAIN_STEP && p.old_from != CR_OLD_COMPUTED;
         CR_TRY_GOTO(out, update(&p, (int32_t)m, lr[m], err));
     }
+    CR_TRY_GOTO(out, add_whole(&p, err));
     write_reply(&p, reply);
 out:
     cr_free(p.answers);

@@ -211,10 +211,6 @@ static void check_distill(const cr_config *c, cr_diagnostics *d)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "student.data_args.prompt"),
                     "data_args.prompt is a column of rlvr (distill: question_key and answer_key, "
                     "or data_args.messages)");
-    if (!c->distill.kd.logits_topk && c->train.ulysses_size > 1)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "logits_topk"),
-                    "logits_topk: 0 is not available yet with student.model_args.ulysses_size "
-                    "above 1 (give a number of words)");
     if (t->service.url && !c->distill.kd.logits_topk)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "logits_topk"),
                     "logits_topk: 0 needs the teacher's states, and teacher.service answers with "

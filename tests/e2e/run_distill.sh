@@ -87,8 +87,21 @@ go ulysses 2 student.model_args.ulysses_size=2 student.training_args.per_device_
 for name in micro tokens ulysses; do
     for metric in train/loss train/train_distill_loss student/grad_norm; do same $name whole $metric 2; done
 done
+go everything 1 logits_topk=0
+go everything_ulysses 2 logits_topk=0 student.model_args.ulysses_size=2 student.training_args.per_device_train_batch_size=4
+for metric in train/loss train/train_distill_loss student/grad_norm; do same everything_ulysses everything $metric 2; done
 go apart 1 "teacher.device_mapping=[1,2]" teacher.training_args.per_device_train_batch_size=2
 is_same apart whole
+
+# adapters of the student, which begin as nothing: the teacher of the base is matched, another one is learnt from, however rows are cut
+lora="student.model_args.lora_target=all-linear student.model_args.lora_rank=4"
+go lora_own 1 teacher_pretrain=$tmp/home/model distill_loss_weight=1 $lora
+[ "$(metric train/train_distill_loss lora_own)" = 0 ] && [ "$(metric student/grad_norm lora_own)" = 0 ] || fail "adapters, teacher = base: not 0"
+go lora 1 $lora
+go lora_2 2 $lora
+for metric in train/loss train/train_distill_loss student/grad_norm; do same lora_2 lora $metric 2; done
+[ "$(metric train/loss lora)" = "$(metric train/loss whole)" ] && [ "$(metric train/loss lora 2)" != "$(metric train/loss whole 2)" ] || fail "adapters: not the base's loss at first, or all of it is trained"
+[ -e $tmp/lora/latest/student/adapter_model.safetensors ] || fail "no adapters are saved"
 
 # validation of the answers alone; max_grad_norm: 0 does not clip, and says so
 go val 1 "validation={data_args: {file_name: [$tmp/val.jsonl]}}" eval_steps=1 max_grad_norm=0
@@ -140,5 +153,4 @@ refused "in the run's tokenizer and" # names the first id
 refused "logits_topk: 0 needs the teacher's states" logits_topk=0 "$service"
 refused "its tokenizer .* is not that of the run" "$service" student_pretrain=$tmp/home/teacher
 refused "teacher.service: .* gave no answer within 1 s .*Connection refused" "teacher={service: {url: \"http://127.0.0.1:1\", timeout: 1}}"
-refused "logits_topk: 0 is not available yet with student.model_args.ulysses_size" logits_topk=0 student.model_args.ulysses_size=2 "student.device_mapping=[0,1]"
 echo ok
