@@ -145,6 +145,8 @@ typedef struct cr_logits_loss {
     void *ctx;
     float scale;
 } cr_logits_loss;
+/* Rows that run gets at a time, at most, of a micro-batch with num_rows labels. */
+int64_t cr_logits_loss_rows(int64_t vocab_size, int64_t num_rows);
 
 /* Values of a batch's rows with labels, in row order, or the gradients of a loss with respect to them: host
  * arrays [n]; NULL: not wanted, and as a gradient zero. The others have no gradient; the log-probs that one

@@ -20,6 +20,7 @@ typedef struct bench {
     cr_packed packed;
     uint64_t *drop_keys; /* of its tokens */
     size_t capacity_drop_keys;
+    int32_t *chosen;             /* ids of its rows, of no meaning */
     cr_fsdp_stats after_forward; /* of the training micro-batch */
     cr_plan_role *role;
     cr_plan_bytes standing; /* beside what a moment has */
@@ -233,6 +234,7 @@ static void bench_close(bench *b)
 {
     cr_packed_free(&b->packed);
     cr_free(b->drop_keys);
+    cr_free(b->chosen);
     cr_fsdp_destroy(b->f);
     cr_mesh_destroy(b->mesh);
     if (b->dev) cr_device_close(b->dev);
@@ -251,7 +253,26 @@ static cr_status at_loss(void *ctx, const cr_outputs *out, size_t num, const cr_
     return CR_OK;
 }
 
-static cr_status micro(bench *b, cr_err *err)
+static cr_status no_loss(void *ctx, int64_t first_row, int64_t num_rows, const float *logits,
+                         float *grad, cr_err *err)
+{
+    (void)ctx, (void)first_row, (void)num_rows, (void)logits, (void)grad;
+    return err->status;
+}
+
+/* What the next backward's loss is over, beside labels. */
+static void set_teacher(bench *b, const cr_plan_batch *p)
+{
+    static const cr_logits_loss whole = {no_loss, NULL, 1};
+
+    if (p->has_states) cr_fsdp_set_logits_loss(b->f, &whole);
+    if (p->chosen == 0) return;
+    if (!b->chosen)
+        b->chosen = CR_NEW_ARRAY(int32_t, (size_t)(b->packed.batch.num_tokens * p->chosen));
+    cr_fsdp_set_chosen(b->f, b->chosen, p->chosen, 1);
+}
+
+static cr_status micro(bench *b, const cr_plan_batch *p, cr_err *err)
 {
     const cr_adapter_options *adapters = b->model->adapters;
     cr_batch batch = b->packed.batch;
@@ -259,6 +280,7 @@ static cr_status micro(bench *b, cr_err *err)
     if (adapters && adapters->dropout > 0)
         batch.drop_keys = b->drop_keys = cr_reserve(b->drop_keys, &b->capacity_drop_keys,
                                                     (size_t)batch.num_tokens, sizeof *b->drop_keys);
+    set_teacher(b, p);
     return cr_fsdp_backward(b->f, &batch, at_loss, b, err);
 }
 
@@ -339,17 +361,17 @@ static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_pla
     counts then;
 
     batch_make(b, p, p->num_samples, p->train_tokens);
-    CR_TRY(micro(b, err));
+    CR_TRY(micro(b, p, err));
     add_phase(out, "forward", bytes_of(b, w, out, &b->after_forward, kept));
     s = cr_fsdp_get_stats(b->f);
     add_phase(out, "backward", bytes_of(b, w, out, &s, kept));
     CR_TRY(update(b, err));
     watch(b, w, out, kept);
     then = begin(b, CR_PLAN_FIRST);
-    CR_TRY(micro(b, err));
+    CR_TRY(micro(b, p, err));
     add(out, b, &then, p->updates);
     then = begin(b, CR_PLAN_NEXT);
-    if (p->micros > 1) CR_TRY(micro(b, err));
+    if (p->micros > 1) CR_TRY(micro(b, p, err));
     add(out, b, &then, p->updates * (p->micros - 1));
     then = begin(b, CR_PLAN_UPDATE);
     CR_TRY(update(b, err));
@@ -379,6 +401,15 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     rows = (size_t)b->packed.batch.num_tokens;
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
         if (cr_model_gives(b->model, (cr_output)i)) result.of[i] = CR_NEW_ARRAY(float, rows);
+    if (!out->is_train && p->chosen) {
+        result.num_top = p->chosen;
+        result.top_ids = CR_NEW_ARRAY(int32_t, rows * (size_t)p->chosen);
+        result.top_log_probs = CR_NEW_ARRAY(float, rows *(size_t)p->chosen);
+    }
+    if (!out->is_train && p->has_states) {
+        result.num_states = b->model->config.hidden_size;
+        result.states = CR_NEW_ARRAY(float, rows *(size_t)result.num_states);
+    }
     for (int off = 0; off < 2; off++) {
         const int64_t times = off ? p->base_forwards : p->forwards;
         if (times == 0) continue;
@@ -396,6 +427,9 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
 out:
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
         cr_free(result.of[i]);
+    cr_free(result.top_ids);
+    cr_free(result.top_log_probs);
+    cr_free(result.states);
     return err->status;
 }
 
@@ -473,6 +507,7 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
         s = cr_fsdp_get_stats(b.f);
         kept =
             (int64_t)cr_device_get_stats(b.dev).bytes_now - (w->is_offloaded ? 0 : s.shard_bytes);
+        if (out->is_train) kept += p->table_bytes;
         if (out->num_phases == 0) {
             describe(&b, model, w, out);
             if (describe_groups(model, w, out, err) != CR_OK) break;

@@ -23,6 +23,11 @@ typedef struct cr_plan_batch {
     int64_t micros;            /* of an update, per rank (gradient_accumulation_steps) */
     int64_t updates, forwards; /* of a step, per rank; forwards for log-probs */
     int64_t base_forwards;     /* with adapters off: of a reference without ranks of its own */
+    int64_t
+        chosen; /* distillation: ids of each row that the teacher gives and the student's loss is over; 0: none */
+    bool
+        has_states; /* of its whole distributions: the teacher gives states, the student's loss is over all logits, */
+    int64_t table_bytes; /* and the student keeps the teacher's head */
 } cr_plan_batch;
 
 typedef struct cr_plan_bytes {

@@ -217,7 +217,7 @@ static cr_status back_some(cr_pass *p, const cr_head_grad_args *a, const cr_outp
     CR_TRY(cr_logits(p->dev, &(cr_logits_args){x, w, s->num, s->z}, err));
     CR_TRY(cr_download(p->dev, s->host, s->z, chosen * sizeof *back, err));
     CR_TRY(loss->run(loss->ctx, grad->first_row + s->first, s->num, s->host, back, err));
-    for (size_t i = 0; i < chosen; i++)
+    for (size_t i = 0; i < chosen && loss->scale != 1; i++)
         back[i] *= loss->scale;
     CR_TRY(cr_upload(p->dev, s->z, back, chosen * sizeof *back, err));
     CR_TRY(cr_cast(p->dev, &(cr_cast_args){p->dtype, s->dz, CR_F32, s->z, chosen}, err));
@@ -233,19 +233,25 @@ static cr_status back_some(cr_pass *p, const cr_head_grad_args *a, const cr_outp
         err);
 }
 
-/* A loss over all logits: of as many rows at a time as MAX_BYTES hold. It adds to dx and dw. */
+int64_t cr_logits_loss_rows(int64_t vocab_size, int64_t num_rows)
+{
+    enum { MAX_BYTES = 16 << 20 };
+    const int64_t max = cr_max64(1, MAX_BYTES / (vocab_size * (int64_t)sizeof(float)));
+
+    return num_rows < max ? num_rows : max;
+}
+
+/* A loss over all logits, of some rows at a time. It adds to dx and dw. */
 static cr_status back_logits(cr_pass *p, const cr_head_grad_args *a, const cr_outputs *grad,
                              cr_err *err)
 {
-    enum { MAX_BYTES = 16 << 20 };
     const int64_t vocab = a->fwd.w->num_rows, rows = a->fwd.num_rows,
-                  max = cr_max64(1, MAX_BYTES / (vocab * (int64_t)sizeof(float))),
-                  most = rows < max ? rows : max;
+                  max = cr_logits_loss_rows(vocab, rows);
     size_t mark = cr_stack_mark(p->scratch);
-    some_logits s = {.host = CR_NEW_ARRAY(float, 2 * most * vocab)};
+    some_logits s = {.host = CR_NEW_ARRAY(float, 2 * max * vocab)};
 
-    CR_TRY_GOTO(out, cri_push_numbers(p->scratch, most * vocab, &s.z, err));
-    CR_TRY_GOTO(out, cri_push(p->scratch, p, most, vocab, &s.dz, err));
+    CR_TRY_GOTO(out, cri_push_numbers(p->scratch, max * vocab, &s.z, err));
+    CR_TRY_GOTO(out, cri_push(p->scratch, p, max, vocab, &s.dz, err));
     for (; s.first < rows; s.first += max) {
         s.num = rows - s.first < max ? rows - s.first : max;
         CR_TRY_GOTO(out, back_some(p, a, grad, &s, err));

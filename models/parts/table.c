@@ -59,6 +59,13 @@ out:
     return err->status;
 }
 
+int64_t cr_vocab_table_bytes(int64_t num_ids, int64_t num_states, cr_dtype dtype, int64_t num)
+{
+    const int64_t bytes = (int64_t)cr_dtype_bytes(dtype), wide = (int64_t)sizeof(float);
+
+    return num_ids * num_states * bytes + num * (num_states * (wide + bytes) + num_ids * wide);
+}
+
 void cr_vocab_table_close(cr_vocab_table *t)
 {
     if (!t) return;

@@ -11,10 +11,12 @@ typedef struct cr_vocab_table cr_vocab_table;
 /* Of a MODEL folder, in the dtype of its passes. The whole table is on this device. */
 CR_MUST cr_status cr_vocab_table_open(const char *folder, cr_device *dev, cr_dtype dtype,
                                       cr_vocab_table **out, cr_err *err);
+/* What it takes of the device, with the logits of num rows at a time. */
+int64_t cr_vocab_table_bytes(int64_t num_ids, int64_t num_states, cr_dtype dtype, int64_t num);
 void cr_vocab_table_close(cr_vocab_table *t); /* accepts NULL */
 int64_t cr_vocab_table_num_ids(const cr_vocab_table *t);
 int64_t cr_vocab_table_num_states(const cr_vocab_table *t);
-/* states [num, num_states], host; logits [num, num_words], host. */
+/* states [num, num_states], host; logits [num, num_ids], host. */
 CR_MUST cr_status cr_vocab_table_logits(cr_vocab_table *t, const float *states, int64_t num,
                                         float *logits, cr_err *err);
 

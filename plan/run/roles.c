@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "kernels/attention.h"
 #include "models/models.h"
+#include "models/parts/table.h"
 #include "plan/shapes.h"
 #include "samples/roles.h"
 #include "strategies/strategies.h"
@@ -82,6 +83,28 @@ static cr_status open_model(const char *folder, const cr_worker_config *train, c
     json_decref(known);
     CR_TRY(err->status);
     return cr_model_prepare(*out, train, should_freeze, err);
+}
+
+/* Of a distillation: what the student's micro-batch has of its teacher. */
+static cr_status add_teacher(cr_plan *p, cr_err *err)
+{
+    const cr_worker_config *t = &p->config.teacher;
+    const int64_t top = (int64_t)p->config.distill.kd.logits_topk;
+    cr_model *student = NULL, *teacher = NULL;
+    cr_plan_batch *b = &p->batch;
+
+    if (p->config.kind != CR_PIPELINE_DISTILL) return CR_OK;
+    CR_TRY(open_model(p->config.train.model_path, t, CR_TASK_SCORE, &student, err));
+    b->has_states = top == 0;
+    b->chosen = top < student->config.vocab_size ? top : student->config.vocab_size;
+    if (b->has_states && open_model(t->model_path, t, CR_TASK_SCORE, &teacher, err) == CR_OK)
+        b->table_bytes = cr_vocab_table_bytes(
+            teacher->config.vocab_size, teacher->config.hidden_size, cr_dtype_of(t->dtype),
+            cr_logits_loss_rows(student->config.vocab_size,
+                                cr_max64(b->num_samples * b->sample_rows, b->train_tokens)));
+    cr_model_free(student);
+    cr_model_free(teacher);
+    return err->status;
 }
 
 static cr_status plan_learner(const cr_worker_config *w, const cr_plan_batch *batch,
@@ -312,6 +335,7 @@ cr_status cr_plan_roles(cr_plan *p, cr_err *err)
     const cr_config *c = &p->config;
 
     arithmetic(p);
+    CR_TRY(add_teacher(p, err));
     p->role = CR_NEW_ARRAY(cr_plan_role, CR_NUM_ROLES + c->num_rewards);
     p->worker = CR_NEW_ARRAY(const cr_worker_config *, CR_NUM_ROLES + c->num_rewards);
     for (cr_role r = 0; r < CR_NUM_ROLES; r++) {

@@ -184,6 +184,11 @@ int main(void)
     check(dense, &w, 0, "bf16 masters");
     w = base, w.ulysses_size = 2;
     check(dense, &w, 0, "ulysses");
+    chosen = 16;
+    check(dense, &w, 0, "ulysses, likeliest ids");
+    chosen = 0, has_states = true;
+    check(dense, &w, 0, "ulysses, all logits");
+    has_states = false;
     w = base, w.lora = (cr_lora_keys){.target = all, .rank = 5, .alpha = 10};
     check(dense, &w, 0, "adapters");
     w.is_offloaded = true, w.ulysses_size = 2, w.should_recompute = false;

@@ -1,6 +1,6 @@
 /* plan_memory.c -- croll plan against the memory that the kernel counts: the PSS of two ranks after an update
- * of two micro-batches is within 2 % of what the plan says of the same, for 12 settings with experts,
- * offload, Ulysses, adapters, frozen parts and towers of a Prismatic model by stages among them (B4; sums of our own arenas are compared exactly in plan.c).
+ * of two micro-batches is within 2 % of what the plan says of the same, for 14 settings with experts,
+ * offload, Ulysses, adapters, a value head, a loss over all logits, frozen parts and towers of a Prismatic model by stages among them (B4; sums of our own arenas are compared exactly in plan.c).
  *
  * What is added to the plan's bytes: the process before its first unit (program, libraries, MPI, the flight
  * recorder), measured once, before all settings; what the kernels keep for themselves; and, where it was touched, what stacks have
@@ -156,6 +156,11 @@ static void check_all(void)
     check(dense, &w, "adapters");
     w.lora.target = words, w.lora.saved = saved, w.lora.keeps_originals = true;
     check(dense, &w, "and in full");
+    w = usual, w.task = CR_TASK_VALUE, w.value_head = CR_VALUE_HEAD_TOKENS;
+    check(dense, &w, "critic");
+    w = usual, has_states = true;
+    check(dense, &w, "all logits");
+    has_states = false;
     w = usual, w.stage = finetune;
     check(prismatic, &w, "frozen towers");
     w.is_offloaded = true;

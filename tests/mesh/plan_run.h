@@ -33,10 +33,13 @@ static const cr_worker_config usual = {
     .moe_aux_loss_coef = -1};
 
 static const char *wide; /* a module in float32, or NULL */
+/* What the loss is over, beside the outputs of the model's head: ids of each row, or all logits. */
+static int64_t chosen;
+static bool has_states;
 
 static cr_model *make_model(const char *text, const cr_worker_config *w)
 {
-    const cr_model_options options = cr_model_options_of(w, true);
+    const cr_model_options options = cr_model_options_of(w, w->task == CR_TASK_TRAIN);
     cr_model *model = NULL;
 
     must(build_model_with(text, &options, &model, &err), "model");
@@ -55,6 +58,7 @@ typedef struct trained {
     int32_t ids[SAMPLES * MAX_LENGTH], positions[SAMPLES * MAX_LENGTH],
         labels[SAMPLES * MAX_LENGTH], cu[SAMPLES + 1];
     cr_batch batch;
+    int32_t *chosen; /* [SAMPLES * MAX_LENGTH, chosen] */
 } trained;
 
 /* Tokens differ between ranks, so that routers choose differently. */
@@ -92,21 +96,49 @@ static void trained_open(trained *t, const char *text, const cr_worker_config *w
 static cr_status mean_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
                            cr_err *e)
 {
-    float *grad_log_prob = grad->of[CR_LOG_PROB];
+    float *grad_head = grad->of[CR_LOG_PROB] ? grad->of[CR_LOG_PROB] : grad->of[CR_VALUE];
 
     (void)out;
     (void)ctx, (void)e;
     for (size_t i = 0; i < num; i++)
-        grad_log_prob[i] = -0.01F;
+        grad_head[i] = -0.01F;
     return CR_OK;
+}
+
+static cr_status loss_of_logits(void *ctx, int64_t first_row, int64_t num_rows, const float *logits,
+                                float *grad, cr_err *e)
+{
+    const trained *t = ctx;
+
+    (void)first_row, (void)e;
+    for (int64_t i = 0; i < num_rows * t->model->config.vocab_size; i++)
+        grad[i] = 1e-6F * logits[i];
+    return CR_OK;
+}
+
+static void set_loss(trained *t, cr_logits_loss *whole)
+{
+    int32_t *ids = t->chosen;
+    int64_t rows = SAMPLES * MAX_LENGTH;
+
+    *whole = (cr_logits_loss){loss_of_logits, t, 1};
+    if (has_states) cr_fsdp_set_logits_loss(t->f, whole);
+    if (!chosen) return;
+    if (!ids) ids = t->chosen = CR_NEW_ARRAY(int32_t, (size_t)(rows * chosen));
+    for (int64_t i = 0; i < rows * chosen; i++)
+        ids[i] = (int32_t)(i % chosen);
+    cr_fsdp_set_chosen(t->f, ids, chosen, 1);
 }
 
 static void trained_update(trained *t)
 {
+    cr_logits_loss whole;
     cr_update result;
 
-    for (int m = 0; m < MICROS; m++)
+    for (int m = 0; m < MICROS; m++) {
+        set_loss(t, &whole);
         must(cr_fsdp_backward(t->f, &t->batch, mean_loss, NULL, &err), "backward");
+    }
     must(cr_fsdp_update(t->f, 1e-3, &result, &err), "update");
     CR_CHECK(!result.is_skipped, "skipped");
 }
@@ -117,6 +149,8 @@ static void trained_close(trained *t)
     cr_mesh_destroy(t->mesh);
     cr_device_close(t->dev);
     cr_model_free(t->model);
+    cr_free(t->chosen);
+    t->chosen = NULL;
 }
 
 /* ---- the plan of the same ---- */
@@ -127,7 +161,9 @@ static cr_plan_role plan_of(const char *text, const cr_worker_config *w, int len
                                  .sample_tokens = length,
                                  .sample_rows = length - 1,
                                  .micros = MICROS,
-                                 .updates = 1};
+                                 .updates = 1,
+                                 .chosen = chosen,
+                                 .has_states = has_states};
     cr_plan_role plan = {.name = "train", .is_train = true};
     cr_model *model = make_model(text, w);
 
