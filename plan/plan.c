@@ -510,6 +510,8 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
         if (out->is_train) kept += p->table_bytes;
         if (out->num_phases == 0) {
             describe(&b, model, w, out);
+            if (p->sends && w->task == CR_TASK_TRAIN)
+                out->sent_bytes = cr_fsdp_sync_bytes(b.f, p->sent_dtype, p->sends_frozen);
             if (describe_groups(model, w, out, err) != CR_OK) break;
             add_phase(out, "between", bytes_of(&b, w, out, &s, kept));
         }
@@ -530,4 +532,5 @@ void cr_plan_role_free(cr_plan_role *role)
     cr_buf_free(&role->groups);
     cr_free(role->passes.call);
     cr_free(role->moment);
+    cr_free(role->sent_bytes);
 }

@@ -28,6 +28,9 @@ typedef struct cr_plan_batch {
     bool
         has_states; /* of its whole distributions: the teacher gives states, the student's loss is over all logits, */
     int64_t table_bytes; /* and the student keeps the teacher's head */
+    bool sends,
+        sends_frozen; /* weights to engines, whose ranks are on hosts; frozen ones each time */
+    cr_dtype sent_dtype;
 } cr_plan_batch;
 
 typedef struct cr_plan_bytes {
@@ -94,7 +97,8 @@ typedef struct cr_plan_role {
     cr_flight_count all_to_alls, smalls; /* likewise; smalls: all others */
     cr_traffic_count synced;             /* weights received by an engine in a step */
     int64_t first_sync_bytes;            /* likewise, by the first sync of a run */
-    double step_flops;                   /* of this rank */
+    int64_t *sent_bytes; /* of a trained role that sends: cr_fsdp_sync_bytes (owned) */
+    double step_flops;   /* of this rank */
     cr_plan_passes passes;
     int64_t max_elems;        /* of one array of any operation: its largest index + 1 */
     const char *max_elems_in; /* that operation */

@@ -221,29 +221,36 @@ double cr_plan_into_bytes(const cr_plan_role *role, const cr_plan_place *place)
 
 /* ---- weights ---- */
 
-/* Is a replica of shard f on this host? */
-static bool has_shard(const cr_mesh_shape *m, const int *host_of, int f, int host)
+/* What comes to a host: shards over the fsdp axis, and of experts over (ep, efsdp), of which no replica is there. */
+static double sync_into(const cr_plan_role *train, const int *host_of, int host)
 {
-    for (int rank = f; rank < m->num_ranks; rank += m->num_fsdp)
-        if (host_of[rank] == host) return true;
-    return false;
+    const cr_mesh_shape *m = &train->mesh;
+    const int64_t *bytes = train->sent_bytes;
+    const int num_expert = m->num_ep * m->num_efsdp;
+    bool *is_here = CR_NEW_ARRAY(bool, m->num_fsdp + num_expert);
+    double into = 0;
+
+    for (int r = 0; r < m->num_ranks; r++)
+        if (host_of[r] == host)
+            is_here[r % m->num_fsdp] = is_here[m->num_fsdp + r % num_expert] = true;
+    for (int s = 0; s < m->num_fsdp; s++)
+        into += is_here[s] ? 0 : (double)bytes[s];
+    for (int s = 0; s < num_expert; s++)
+        into += is_here[m->num_fsdp + s] ? 0 : (double)bytes[m->num_fsdp + s / m->num_ep];
+    cr_free(is_here);
+    return into;
 }
 
 cr_sync_moved cr_plan_sync(const cr_plan_role *train, const cr_plan_place *senders,
                            const cr_plan_role *infer, const cr_plan_place *receivers)
 {
-    const cr_mesh_shape *m = &train->mesh;
-    bool *is_done = CR_NEW_ARRAY(bool, receivers->num_hosts);
     cr_sync_moved out = {.engine_bytes = infer->synced.num_bytes};
 
-    for (int e = 0; e < infer->mesh.num_ranks; e++) {
-        int host = receivers->host_of[e], num = 0;
-        if (is_done[host]) continue;
-        is_done[host] = true;
-        for (int f = 0; f < m->num_fsdp; f++)
-            num += !has_shard(m, senders->host_of, f, host);
-        out.into_bytes = fmax(out.into_bytes, (double)out.engine_bytes * num / m->num_fsdp);
-    }
-    cr_free(is_done);
+    for (int h = 0; h < receivers->num_hosts; h++)
+        for (int e = 0; e < infer->mesh.num_ranks; e++)
+            if (receivers->host_of[e] == h) {
+                out.into_bytes = fmax(out.into_bytes, sync_into(train, senders->host_of, h));
+                break;
+            }
     return out;
 }

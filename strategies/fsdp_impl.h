@@ -155,12 +155,12 @@ cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
 cr_mem *cri_weights(const cr_fsdp *f, const cri_flat *s);
 /* Weights older than the masters are cast anew, on compute. */
 CR_MUST cr_status cri_weights_renew(cr_fsdp *f, cr_err *err);
-/* Add what this rank has, at its place in the memory of cri_kept. is_written: unless another replica writes it (cri_is_writer). */
+/* Add what this rank has, where cri_kept is; of f->v, which Muon's matrices have not. is_written: unless another replica writes it. */
 void cri_map_kept(const cr_fsdp *f, bool is_trained, bool is_written, cr_weight_map *out);
-/* The same of second moments (f->v), which Muon's matrices have not. */
 void cri_map_seconds(const cr_fsdp *f, bool is_written, cr_weight_map *out);
-/* As it is in the buffer of a sync in dtype, the trained ones first. */
+/* As it is in the buffer of a sync in dtype, the trained ones first; of all ranks, each shard once, as cr_fsdp_sync_bytes counts. */
 void cri_map_sent(const cr_fsdp *f, bool is_trained, cr_dtype dtype, cr_weight_map *out);
+void cri_map_all_sent(const cr_fsdp *f, cr_dtype dtype, cr_weight_map *out);
 /* Where all of them are, and the dtype of one. masters: f->master, or a copy of it. */
 cr_mem *cri_kept(const cr_fsdp *f, bool is_trained, cr_mem *masters);
 cr_dtype cri_kept_dtype(const cr_fsdp *f, const cr_param *param);

@@ -60,16 +60,16 @@ cr_dtype cri_kept_dtype(const cr_fsdp *f, const cr_param *param)
     return param->is_fp32 ? CR_F32 : f->args.param_dtype;
 }
 
-/* at: of the shard. copies: originals, too. */
-static void map_flat(const cr_fsdp *f, const cr_flat *flat, int64_t at, cr_dtype dtype, bool copies,
-                     cr_weight_map *out)
+/* A shard of a flat, which is at `at` there. copies: originals, too. */
+static void map_flat(const cr_flat *flat, int shard, int holder, int64_t at, cr_dtype dtype,
+                     bool copies, cr_weight_map *out)
 {
-    cr_weight_range r = {.holder = f->mesh->rank, .elem_bytes = (int64_t)cr_dtype_bytes(dtype)};
+    cr_weight_range r = {.holder = holder, .elem_bytes = (int64_t)cr_dtype_bytes(dtype)};
     int64_t first;
 
     for (size_t i = 0; i < flat->num_params; i++) {
         if (!copies && flat->params[i]->copy_of) continue;
-        if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &r.begin, &r.end, &first)) continue;
+        if (!cri_shard_range(flat, i, shard, &r.begin, &r.end, &first)) continue;
         r.param = (int32_t)flat->params[i]->index;
         r.at = at + first * r.elem_bytes;
         cr_weight_map_add(out, &r);
@@ -91,7 +91,8 @@ void cri_map_kept(const cr_fsdp *f, bool is_trained, bool is_written, cr_weight_
         int64_t at = are_masters ? flat->first.elems * master_bytes
                                  : cr_extent_bytes(flat->first, f->args.param_dtype);
         if (!is_written || cri_is_writer(f, flat))
-            map_flat(f, flat, at, cri_shard_dtype(f, flat, is_trained), /*copies=*/true, out);
+            map_flat(flat, cri_shard_of(f, flat), f->mesh->rank, at,
+                     cri_shard_dtype(f, flat, is_trained), /*copies=*/true, out);
     }
 }
 
@@ -121,9 +122,23 @@ void cri_map_sent(const cr_fsdp *f, bool is_trained, cr_dtype dtype, cr_weight_m
 
     for (size_t i = 0; i < f->units.num; i++) {
         const cr_flat *flat = flat_of(&f->units.unit[i], is_trained);
-        map_flat(f, flat, before + cr_extent_bytes(flat->first, dtype), cr_flat_dtype(flat, dtype),
+        map_flat(flat, cri_shard_of(f, flat), f->mesh->rank,
+                 before + cr_extent_bytes(flat->first, dtype), cr_flat_dtype(flat, dtype),
                  /*copies=*/false, out);
     }
+}
+
+void cri_map_all_sent(const cr_fsdp *f, cr_dtype dtype, cr_weight_map *out)
+{
+    const cr_mesh_shape *m = &f->mesh->shape;
+
+    for (size_t i = 0; i < f->units.num; i++)
+        for (int is_trained = 0; is_trained < 2; is_trained++) {
+            const cr_flat *flat = flat_of(&f->units.unit[i], is_trained);
+            const int first = flat->is_ep ? m->num_fsdp : 0;
+            for (int s = 0; s < (flat->is_ep ? m->num_efsdp : m->num_fsdp); s++)
+                map_flat(flat, s, first + s, 0, cr_flat_dtype(flat, dtype), /*copies=*/false, out);
+        }
 }
 
 /* ---- arenas ---- */

@@ -152,6 +152,9 @@ int64_t cr_weight_copy_version(const cr_weight_copy *r);
 /* Bytes that the last sync brought; those that a copy's first sync brings, or another. */
 int64_t cr_weight_copy_synced_bytes(const cr_weight_copy *r);
 int64_t cr_weight_copy_sync_bytes(const cr_weight_copy *r, bool is_first);
+/* Of such a sync from all ranks of f's mesh: bytes of each shard over the fsdp axis [num_fsdp], then of each shard over the efsdp axis
+ * [num_efsdp] of one rank's experts (owned by the caller). Local. */
+int64_t *cr_fsdp_sync_bytes(const cr_fsdp *f, cr_dtype dtype, bool is_first);
 /* Both are called together by all ranks of `group`: the ranks of the sender's mesh in order, then the receivers.
  * Send this rank's shards, cast to dtype, which is that of the copies. Of replicas each serves some receivers, those of its host
  * first. Frozen parameters go only if a receiver has not those that are here. */

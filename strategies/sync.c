@@ -101,6 +101,27 @@ int64_t cr_weight_copy_sync_bytes(const cr_weight_copy *r, bool is_first)
     return num_bytes;
 }
 
+int64_t *cr_fsdp_sync_bytes(const cr_fsdp *f, cr_dtype dtype, bool is_first)
+{
+    int64_t *out = CR_NEW_ARRAY(int64_t, f->mesh->shape.num_fsdp + f->mesh->shape.num_efsdp);
+    cr_weight_map senders = {0}, copy = {0};
+    cr_weight_move *moves;
+    size_t num;
+
+    cri_map_all_sent(f, dtype, &senders);
+    lay_out(f->model, dtype, &copy);
+    moves = cr_redistribute(&senders, &copy, &num);
+    for (size_t i = 0; i < num; i++) {
+        const cr_param *p = f->model->params[moves[i].param];
+        if (is_first || p->is_trainable)
+            out[moves[i].from] += moves[i].num * (int64_t)cr_dtype_bytes(dtype_of(p, dtype));
+    }
+    cr_free(moves);
+    cr_weight_map_free(&copy);
+    cr_weight_map_free(&senders);
+    return out;
+}
+
 static void point_params(cr_weight_copy *r)
 {
     for (size_t i = 0; i < r->layout.num; i++) {

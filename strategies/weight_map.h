@@ -1,6 +1,6 @@
 /* weight_map.h -- which rank has which elements of each parameter, and where: one answer for sync, checkpoints and plans.
  *
- *     cri_map_shards     what a rank of a mesh has (units.h): of masters and moments, of frozen shards, of what a sync sends
+ *     cri_map_kept       what a rank of a mesh has (fsdp_impl.h): of masters and moments, of frozen shards; cri_map_sent: what a sync sends
  *     cr_weight_map_add  what else has weights: the copy of an engine, the files of a checkpoint
  *     cr_redistribute    two maps meet: each run of elements that one has and the other wants, with its place in both
  *

@@ -47,6 +47,15 @@ static cr_plan_batch batch_of(const cr_plan *p, const cr_worker_config *w, int64
     return batch;
 }
 
+/* Its weights are gone between rollouts (actors/generator.c): each sync is like the first. */
+static bool gives_weights_up(const cr_plan *p)
+{
+    cr_layout layout;
+
+    cr_layout_init(&layout, &p->config);
+    return p->config.infer.engine.sleep_level > 1 && cr_phase_is_shared(&layout, CR_ROLE_INFER);
+}
+
 static void arithmetic(cr_plan *p)
 {
     const cr_config *c = &p->config;
@@ -62,6 +71,9 @@ static void arithmetic(cr_plan *p)
     if (p->is_rlvr && c->old_log_probs == CR_OLD_COMPUTED)
         p->batch.forwards = num_forwards(p, w, p->rank_samples);
     if (c->reference.is_of_trainer) p->batch.base_forwards = num_forwards(p, w, p->rank_samples);
+    p->batch.sends = p->hosts.num > 0 && cr_role_in_run(CR_ROLE_INFER, c);
+    p->batch.sends_frozen = gives_weights_up(p);
+    p->batch.sent_dtype = cr_dtype_of(c->infer.dtype);
 }
 
 /* A model of the role, from its folder or from its published shape. */
@@ -162,15 +174,6 @@ static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role 
     if (err->status == CR_OK) add_following(w, out);
     cr_model_free(model);
     return err->status;
-}
-
-/* Its weights are gone between rollouts (actors/generator.c): each sync is like the first. */
-static bool gives_weights_up(const cr_plan *p)
-{
-    cr_layout layout;
-
-    cr_layout_init(&layout, &p->config);
-    return p->config.infer.engine.sleep_level > 1 && cr_phase_is_shared(&layout, CR_ROLE_INFER);
 }
 
 /* The part of p->memory that an engine has, of its fullest GPU (actors/generator.c). */

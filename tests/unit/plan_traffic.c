@@ -144,9 +144,12 @@ static void weights_enter_a_host_once(void **state)
     int senders[8], receivers[4] = {0, 0, 0, 2};
     cr_plan_call call;
     cr_plan_role train = role_of(8, 4, &call, CR_AXIS_FSDP, CR_COLL_ALL_GATHER, 0), infer = {0};
+    int64_t bytes[6] = {100, 100, 100, 100};
     cr_sync_moved m;
 
     (void)state;
+    train.sent_bytes = bytes;
+    train.mesh.num_ep = train.mesh.num_efsdp = 1;
     for (int i = 0; i < 8; i++)
         senders[i] = i / 4;
     infer.mesh.num_ranks = 4;
@@ -163,6 +166,12 @@ static void weights_enter_a_host_once(void **state)
     m = cr_plan_sync(&train, &(cr_plan_place){senders, 2, false}, &infer,
                      &(cr_plan_place){receivers, 3, false});
     check_near(m.into_bytes, 100, 1e-9);
+    /* four ranks with the experts of one half each, cut in two: all of host 1 are missing on host 0 */
+    train.mesh = (cr_mesh_shape){.num_ranks = 4, .num_fsdp = 4, .num_efsdp = 2, .num_ep = 2};
+    memcpy(bytes, (const int64_t[]){10, 20, 30, 40, 1000, 3000}, sizeof bytes);
+    m = cr_plan_sync(&train, &(cr_plan_place){(const int[]){0, 1, 0, 1}, 2, false}, &infer,
+                     &(cr_plan_place){receivers, 3, false});
+    check_near(m.into_bytes, 20 + 40 + 1000 + 3000, 1e-9);
 }
 
 static void rates_have_units(void **state)
