@@ -24,6 +24,9 @@ static int run(int argc, char **argv)
         {"data", CR_OPT_LIST, &args.data, "FILE",
          "rows: JSON lines, a JSON array or Parquet; may be given again (default: "
          "validation.data_args.file_name of the run's file)"},
+        {"image-folder", CR_OPT_STRING, &args.image_folder, "DIR",
+         "where paths of the rows' images begin (default: validation.data_args.image_folder of the "
+         "run's file)"},
         {"n", CR_OPT_INT, &args.num, "N",
          "samples a prompt (default: validation.generating_args.num_return_sequences)"},
         {"out", CR_OPT_STRING, &args.out, "DIR",

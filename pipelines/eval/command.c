@@ -200,6 +200,8 @@ static cr_status make_words(source *s, const cr_eval_args *a, cr_err *err)
         cr_run_words_take(
             &s->keys,
             cr_asprintf("validation.generating_args.num_return_sequences=%lld", (long long)a->num));
+    if (a->image_folder)
+        cr_run_words_add_text(&s->keys, "validation.data_args.image_folder", a->image_folder);
     add_files(s, &a->data);
     for (size_t i = 0; i < a->keys.num; i++)
         CR_TRY(add_key(s, a->keys.word[i], err));

@@ -8,13 +8,14 @@
 typedef struct cr_eval_args {
     const char *
         model; /* a MODEL folder or its name on the hub; checkpoint-N of a run, or a role's folder in it */
-    const char *adapter; /* PEFT's folder, or NULL */
-    const char *run;     /* FILE of a run, or NULL: config.yaml beside the checkpoint */
-    const char *out;     /* or NULL: output/eval/NAME */
-    const char *device;  /* or NULL: the file's */
-    cr_words data;       /* rows; none: those of the file's validation */
-    cr_words keys;       /* key=value */
-    int64_t num;         /* samples a prompt; 0: as the file says */
+    const char *adapter;      /* PEFT's folder, or NULL */
+    const char *run;          /* FILE of a run, or NULL: config.yaml beside the checkpoint */
+    const char *out;          /* or NULL: output/eval/NAME */
+    const char *device;       /* or NULL: the file's */
+    cr_words data;            /* rows; none: those of the file's validation */
+    const char *image_folder; /* of their images, or NULL: the file's */
+    cr_words keys;            /* key=value */
+    int64_t num;              /* samples a prompt; 0: as the file says */
     bool should_overwrite, has_json;
     cr_hosts_args hosts;
 } cr_eval_args;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # `croll run` of rlvr on pictures (scripts/make_pictures), rows with and without mixed, on two ranks: the score rises from chance, log-probs of generation
-# and training are the same bits at every step, in bfloat16 too; killed and resumed exactly; run.html has the pictures of its samples,
+# and training are the same bits at every step, in bfloat16 too; killed and resumed exactly; `croll eval` has the answers of the validation at step 0; run.html has the pictures of its samples,
 # whose names are text and nothing else, and croll report writes it again; a file with the keys of ROLL's vision-language run (tests/roll)
 # on Parquet rows of its form, scaled down: every tag is scored by its rule. With ROLL_EXAMPLES=FOLDER (`examples` of a checkout) ROLL's own file. Needs python3.
 # Not covered: the whole way to 0.9 and its seeds (docs/vision.md).
@@ -53,6 +53,33 @@ rlvr learns max_steps=80
 exact learns 80
 values critic/score/mean $tmp/learns/metrics.jsonl | awk 'NR <= 5 { first += $1 / 5 } { last[NR % 10] = $1 }
     END { for (i in last) end += last[i] / 10; print first, end; exit !(first < 0.4 && end > first + 0.25) }' || fail "learns"
+# `croll eval` before it: the validation of step 0; bytes in rows are what paths are
+python3 - $tmp/home <<'PY'
+import base64, json, sys
+with open(sys.argv[1] + "/val.bytes.jsonl", "w") as out:
+    for row in map(json.loads, open(sys.argv[1] + "/val.jsonl")):
+        row["images"] = [dict(bytes=base64.b64encode(open(f"{sys.argv[1]}/pictures/{row['images'][0]}", "rb").read()).decode(), path=None)]
+        print(json.dumps(row), file=out)
+PY
+evaluate() { # NAME [OPTION ..]: of the file of the run before it
+    local name=$1
+    shift
+    log=$tmp/$name.log code=0
+    "$CROLL" eval $tmp/home/warm --run $tmp/learns/config.yaml --out $tmp/$name --json "$@" >$tmp/$name.json 2>$log </dev/null || code=$?
+    [ $code = 0 ] || fail "$name: exit code $code"
+}
+evaluate evaluated --data $tmp/home/val.jsonl --image-folder $tmp/home/pictures
+evaluate evaluated_bytes --data $tmp/home/val.bytes.jsonl
+python3 - $tmp <<'PY' || fail "croll eval: not the validation of step 0"
+import json, sys
+tmp = sys.argv[1]
+first = json.loads(open(f"{tmp}/learns/metrics.jsonl").readline())
+ran = sorted((r["group"], r["response"], r["score"]) for r in map(json.loads, open(f"{tmp}/learns/rollouts/val-000000.jsonl")))
+for name in ("evaluated", "evaluated_bytes"):
+    table = json.load(open(f"{tmp}/{name}.json"))["all"]
+    assert table["prompts"] == 80 and table["right"]["value"] == first["val_correct/all/mean"], (table, first["val_correct/all/mean"])
+    assert ran == sorted((r["row"], r["text"], r["score"]) for r in map(json.loads, open(f"{tmp}/{name}/samples.jsonl"))), name
+PY
 rlvr half max_steps=3 actor_train.model_args.dtype=bf16 actor_train.strategy_args.strategy_config.param_dtype=bf16 \
     actor_infer.model_args.dtype=bf16 actor_infer.strategy_args.strategy_config.param_dtype=bf16
 [ $code = 0 ] || fail "half: exit code $code"
