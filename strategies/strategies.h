@@ -88,8 +88,7 @@ CR_MUST cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn
  * Its outputs then have log-probs of them by the softmax of logits / temperature (cr_outputs.tempered), and its gradients what follows
  * from them. Local. */
 void cr_fsdp_set_chosen(cr_fsdp *f, const int32_t *ids, int64_t num, float temperature);
-/* A loss over all logits of the next backward's rows, beside the other one; borrowed. With ulysses each rank has its own rows of
- * it, numbered as in the whole batch. Local. */
+/* A loss over all logits of the next backward's rows (of ulysses: this rank's, numbered as in the batch); borrowed. Local. */
 void cr_fsdp_set_logits_loss(cr_fsdp *f, const cr_logits_loss *loss);
 /* Factor of the routers' auxiliary loss in the next backwards (0, as it is at first: none), and that loss
  * of the last of them, without the factor. Local. */
