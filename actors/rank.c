@@ -96,13 +96,16 @@ static cr_status open_mesh(cr_actor *a, cr_err *err)
 static cr_status open_sync_group(cr_actor *a, cr_ask ask, const char *name, cr_group **out,
                                  cr_err *err)
 {
-    int *ranks, num = 0, num_train = a->layout.role[CR_ROLE_TRAIN].num;
+    int *ranks, num = 0, num_train = 0;
 
     if (!cr_ask_is_for(ask, a->ranks->worker)) return CR_OK;
     ranks = CR_NEW_ARRAY(int, a->layout.num_ranks);
-    for (int r = 0; r < a->layout.num_ranks; r++)
-        if (cr_ask_is_for(ask, a->layout.role[cr_layout_role(&a->layout, r)].worker))
-            ranks[num++] = r;
+    for (int r = 0; r < a->layout.num_ranks; r++) {
+        const cr_worker_config *w = a->layout.role[cr_layout_role(&a->layout, r)].worker;
+        if (!cr_ask_is_for(ask, w)) continue;
+        ranks[num++] = r;
+        num_train += w->task == CR_TASK_TRAIN;
+    }
     if (num > num_train) cr_note(cr_group_create(a->world, a->dev, name, ranks, num, out, err));
     cr_free(ranks);
     return err->status;

@@ -272,6 +272,6 @@ void cri_map_engines(cr_config *c, cr_diagnostics *d)
         if (cr_role_kinds[r].task == CR_TASK_GENERATE) continue;
         map_block(c, cr_role_kinds[r].name, d);
         if (cr_role_kinds[r].sft_name) map_block(c, cr_role_kinds[r].sft_name, d);
-        if (r == CR_ROLE_TRAIN) map_block(c, cr_role_kinds[r].distill_name, d);
+        if (cr_role_kinds[r].task == CR_TASK_TRAIN) map_block(c, cr_role_kinds[r].distill_name, d);
     }
 }

@@ -20,6 +20,12 @@ struct cri_epoch {
     float *lr;            /* [num_minis] */
 };
 
+/* Else the policy learns. */
+static bool is_critic(const cri_epoch *e)
+{
+    return e->a.who == &e->a.l->critic;
+}
+
 /* ---- what every rank gets ---- */
 
 static void count_masks(cri_epoch *e)
@@ -71,7 +77,7 @@ static void deal(cri_epoch *e)
     cr_packing_deal(tokens, n, b->r->group_size, e->num_batches,
                     w->batching.train_tokens ? 0 : (size_t)w->training.per_device_train_batch_size,
                     (size_t)who->mini_size, seed, number, e->order, e->mini, e->part);
-    if (who->role == CR_ROLE_TRAIN) cri_weigh_samples(e->a.l, e->a.b, e->mini, e->num_minis);
+    if (!is_critic(e)) cri_weigh_samples(e->a.l, e->a.b, e->mini, e->num_minis);
     count_masks(e);
     for (int64_t k = 0; k < e->num_minis; k++)
         e->lr[k] = (float)cr_learning_rate(&who->schedule, who->updates + k);
@@ -91,7 +97,7 @@ static void fill_command(cri_epoch *e, cr_old_log_probs old_from)
     cr_record_set_int(command, CR_FIELD_OFFLOAD, e->a.epoch == e->a.num_epochs - 1);
     if (e->a.b->terms) cr_record_set_int(command, CR_FIELD_WANTS_TERMS, 1);
     if (e->a.b->only) cr_record_set_int(command, CR_FIELD_ONLY, (int64_t)*e->a.b->only);
-    if (e->a.who->role != CR_ROLE_TRAIN) return;
+    if (is_critic(e)) return;
     cr_record_set_int(command, CR_FIELD_OLD_FROM, old_from);
     cr_record_set_int(command, CR_FIELD_IS_AGAIN, e->is_again);
 }
@@ -102,7 +108,7 @@ static unsigned columns_of(const cri_epoch *e, cr_old_log_probs old_from)
     const cr_sample_batch *batch = &e->a.b->batch;
     const unsigned all = cr_sample_batch_columns(batch);
 
-    if (e->a.who->role == CR_ROLE_CRITIC)
+    if (is_critic(e))
         return 1U << CR_COLUMN_VALUES | 1U << CR_COLUMN_RETURNS | (all & 1U << CR_COLUMN_FINAL);
     return old_from == CR_OLD_COMPUTED || old_from == CR_OLD_RECORDED
                ? all
@@ -133,11 +139,9 @@ cr_status cri_epoch_begin(const cri_epoch_args *args, cr_run *run, cr_metrics *m
     e->num_batches = (int)cr_worker_num_batches(args->who->worker);
     old_from = e->is_again ? CR_OLD_COMPUTED : args->b->old_from;
     deal(e);
-    if (!e->is_again && args->who->role == CR_ROLE_TRAIN)
-        cri_balance_metrics(args->b, e->part, e->num_batches, m);
+    if (!e->is_again && !is_critic(e)) cri_balance_metrics(args->b, e->part, e->num_batches, m);
     e->call = (cr_role_call){.role = args->who->role,
-                             .ask = args->who->role == CR_ROLE_CRITIC ? CR_ASK_VALUE_STEP
-                                                                      : CR_ASK_TRAIN_STEP,
+                             .ask = is_critic(e) ? CR_ASK_VALUE_STEP : CR_ASK_TRAIN_STEP,
                              .command = &e->command,
                              .batch = &args->b->batch,
                              .deal = {.order = e->order, .part = e->part, .mini = e->mini},
@@ -154,23 +158,22 @@ cr_status cri_epoch_begin(const cri_epoch_args *args, cr_run *run, cr_metrics *m
 /* What each token's loss was made of. */
 static cr_status take_terms(cri_epoch *e, cr_err *err)
 {
-    const cr_role role = e->a.who->role;
     const struct {
         const char *name;
         cr_batch_column column;
-        cr_role role;
-    } arrays[] = {{CR_FIELD_LOG_PROBS, CR_COLUMN_LOG_PROBS, CR_ROLE_TRAIN},
-                  {CR_FIELD_ENTROPY, CR_COLUMN_ENTROPY, CR_ROLE_TRAIN},
-                  {cr_batch_columns[CR_COLUMN_USED_OLD].name, CR_COLUMN_USED_OLD, CR_ROLE_TRAIN},
-                  {CR_FIELD_VALUES, CR_COLUMN_PASS_VALUES, CR_ROLE_CRITIC}};
+        bool is_of_critic;
+    } arrays[] = {{CR_FIELD_LOG_PROBS, CR_COLUMN_LOG_PROBS, false},
+                  {CR_FIELD_ENTROPY, CR_COLUMN_ENTROPY, false},
+                  {cr_batch_columns[CR_COLUMN_USED_OLD].name, CR_COLUMN_USED_OLD, false},
+                  {CR_FIELD_VALUES, CR_COLUMN_PASS_VALUES, true}};
 
     for (size_t k = 0; k < CR_COUNT(arrays); k++) {
-        if (arrays[k].role != role) continue;
+        if (arrays[k].is_of_critic != is_critic(e)) continue;
         cr_sample_batch_add(&e->a.b->batch, arrays[k].column);
         CR_TRY(cr_role_call_read(&e->call, arrays[k].name, arrays[k].column, err));
     }
     cri_terms_add(e->a.b->terms,
-                  &(cri_terms_epoch){role, e->a.epoch, e->num_minis, e->mini, e->counts});
+                  &(cri_terms_epoch){is_critic(e), e->a.epoch, e->num_minis, e->mini, e->counts});
     return CR_OK;
 }
 

@@ -281,7 +281,7 @@ static void add_values(cri_terms *t, size_t i, const cr_denominators *all, cr_bu
 
 void cri_terms_add(cri_terms *t, const cri_terms_epoch *e)
 {
-    const bool is_critic = e->role == CR_ROLE_CRITIC;
+    const bool is_critic = e->is_critic;
 
     for (size_t i = 0; i < t->b->batch.num; i++) {
         const cr_denominators all = cr_mini_denominators(e->counts + CR_MINI_COUNTS * e->mini[i]);

@@ -27,7 +27,7 @@ cr_advantage_trace *cri_terms_trace(cri_terms *t);
 void cri_terms_take_trace(cri_terms *t, size_t first, size_t end);
 
 typedef struct cri_terms_epoch {
-    cr_role role; /* CR_ROLE_TRAIN or CR_ROLE_CRITIC */
+    bool is_critic; /* else of the policy */
     int64_t epoch, num_minis;
     const int32_t *mini;    /* [samples] */
     const uint64_t *counts; /* [num_minis][CR_MINI_COUNTS] */
