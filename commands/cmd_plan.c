@@ -7,7 +7,7 @@ static int run(int argc, char **argv);
 const cr_command cr_command_plan = {
     "plan",
     "plan FILE [key=value ..] [--world N] [--memory 80GB] [--hosts 128x8] [--tree] [--json] "
-    "[--html PAGE]",
+    "[--html PAGE] [--images-per-row N]",
     "Memory, traffic and batch arithmetic of a run, without starting it (needs config.json of the "
     "model, no weights).",
     "croll plan configs/quickstart/rlvr.yaml --world 2 --memory 1GB\n"
@@ -39,6 +39,9 @@ static int run(int argc, char **argv)
          "divided among those on it (default: each number has its own)"},
         {"rates", CR_OPT_STRING, &where.rates, "FILE",
          "what `croll doctor --measure FILE` found: speed of a device for --hosts"},
+        {"images-per-row", CR_OPT_INT, &p.num_images, "N",
+         "rows have N images, as large as the processor of the model allows and rows have room "
+         "for (default: text)"},
         CR_AS_FSDP2_OPTION(as_fsdp2),
         {"topology", CR_OPT_STRING, &where.topology, "TEXT",
          "of each host, for threads and cores of its ranks: \"numa:8 core:16 pu:2\", or an XML "

@@ -7,6 +7,7 @@
 #include "plan/plan.h"
 #include "kernels/memory.h"
 #include "models/pass.h"
+#include "models/vision/vision.h"
 #include "strategies/packed.h"
 
 #include <stdio.h>
@@ -18,6 +19,9 @@ typedef struct bench {
     cr_device *dev;
     cr_fsdp *f;
     cr_packed packed;
+    cr_vision_input images; /* of the batch; arrays are owned, pixels have no values */
+    int32_t (*grids)[3], *seq_items, *mrope;
+    float *pixels;
     uint64_t *drop_keys; /* of its tokens */
     size_t capacity_drop_keys;
     int32_t *chosen;             /* ids of its rows, of no meaning */
@@ -40,8 +44,55 @@ typedef struct counts {
 
 /* ---- a batch of full samples ---- */
 
+static void images_free(bench *b)
+{
+    cr_free(b->grids);
+    cr_free(b->seq_items);
+    cr_free(b->mrope);
+    cr_free(b->pixels);
+    b->grids = NULL;
+    b->seq_items = b->mrope = NULL;
+    b->pixels = NULL;
+}
+
+/* Placeholders of the images of each sequence of the batch, after its first token. */
+static cr_status add_images(bench *b, const cr_plan_images *images, cr_err *err)
+{
+    const cr_model_config *c = &b->model->config;
+    cr_batch *batch = &b->packed.batch;
+    int64_t num = 0, patches = (int64_t)images->grid[1] * images->grid[2], all;
+
+    images_free(b);
+    if (!images->num || !c->vision) return CR_OK;
+    b->seq_items = CR_NEW_ARRAY(int32_t, batch->num_seqs + 1);
+    b->grids = cr_alloc((size_t)(batch->num_seqs * images->num) * sizeof *b->grids);
+    for (int64_t s = 0; s < batch->num_seqs; s++) {
+        int32_t *at = b->packed.ids + batch->cu_seqlens[s] + 1,
+                room = batch->cu_seqlens[s + 1] - batch->cu_seqlens[s] - 1;
+        for (int64_t i = 0; i < images->num && (i + 1) * images->num_tokens <= room; i++) {
+            memcpy(b->grids[num++], images->grid, sizeof images->grid);
+            for (int64_t t = 0; t < images->num_tokens; t++)
+                *at++ = c->vision->image_id;
+        }
+        b->seq_items[s + 1] = (int32_t)num;
+    }
+    if (!num) return CR_OK;
+    all = num * patches * c->vision->patch_dim * (int64_t)sizeof(float);
+    if (all > b->role->pixel_bytes) b->role->pixel_bytes = all;
+    b->pixels = cr_alloc((size_t)all);
+    b->images = (cr_vision_input){.pixels = b->pixels,
+                                  .grid = (const int32_t(*)[3])b->grids,
+                                  .seq_items = b->seq_items,
+                                  .num_items = num,
+                                  .num_patches = num * patches};
+    if (c->rope_axis) b->mrope = CR_NEW_ARRAY(int32_t, 3 * batch->num_tokens);
+    batch->vision = &b->images;
+    batch->mrope = b->mrope;
+    return cr_vision_positions(c, batch, &b->images, b->mrope, err);
+}
+
 /* num samples of full length, or, if most is not 0, as many as fit and a shorter one. */
-static void batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t max)
+static cr_status batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t max, cr_err *err)
 {
     int64_t len = p->sample_tokens, tokens = max ? max : num * len;
 
@@ -53,6 +104,7 @@ static void batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t ma
         for (int64_t t = first > 0 ? first - 1 : 0; t + 1 < n; t++)
             labels[t] = 0;
     }
+    return add_images(b, &p->images, err);
 }
 
 /* ---- counting ---- */
@@ -233,6 +285,7 @@ static cr_status bench_open(bench *b, cr_model *model, const cr_worker_config *w
 static void bench_close(bench *b)
 {
     cr_packed_free(&b->packed);
+    images_free(b);
     cr_free(b->drop_keys);
     cr_free(b->chosen);
     cr_fsdp_destroy(b->f);
@@ -360,7 +413,7 @@ static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_pla
     cr_fsdp_stats s;
     counts then;
 
-    batch_make(b, p, p->num_samples, p->train_tokens);
+    CR_TRY(batch_make(b, p, p->num_samples, p->train_tokens, err));
     CR_TRY(micro(b, p, err));
     add_phase(out, "forward", bytes_of(b, w, out, &b->after_forward, kept));
     s = cr_fsdp_get_stats(b->f);
@@ -397,7 +450,7 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     cr_fsdp_stats s;
     counts then;
 
-    batch_make(b, p, p->num_infer, p->infer_tokens);
+    CR_TRY(batch_make(b, p, p->num_infer, p->infer_tokens, err));
     rows = (size_t)b->packed.batch.num_tokens;
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
         if (cr_model_gives(b->model, (cr_output)i)) result.of[i] = CR_NEW_ARRAY(float, rows);

@@ -13,6 +13,13 @@
 #include "actors/strategy_args.h"
 #include "mesh/hosts/links.h"
 
+/* Images of each sample, of one size; those of a shorter sample are as many as fit. */
+typedef struct cr_plan_images {
+    int64_t num; /* 0: text */
+    int32_t grid[3];
+    int64_t num_tokens; /* of each */
+} cr_plan_images;
+
 /* What a micro-batch is made of, at its worst: samples of full length. */
 typedef struct cr_plan_batch {
     int64_t num_samples;                /* of a training micro-batch */
@@ -22,6 +29,7 @@ typedef struct cr_plan_batch {
         infer_tokens;          /* of either micro-batch; 0: micro-batches of a number of samples */
     int64_t micros;            /* of an update, per rank (gradient_accumulation_steps) */
     int64_t updates, forwards; /* of a step, per rank; forwards for log-probs */
+    cr_plan_images images;     /* of roles whose model has a vision tower */
     int64_t base_forwards;     /* with adapters off: of a reference without ranks of its own */
     int64_t
         chosen; /* distillation: ids of each row that the teacher gives and the student's loss is over; 0: none */
@@ -87,6 +95,7 @@ typedef struct cr_plan_role {
     size_t num_units;
     int max_units_alive;
     int64_t host_bytes;  /* offloaded states */
+    int64_t pixel_bytes; /* likewise on the host: patches of a micro-batch's images */
     int64_t cache_bytes; /* of an engine, a part of kept */
     struct cr_plan_phase {
         const char *name;

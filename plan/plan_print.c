@@ -145,6 +145,9 @@ static void text_bytes(const cr_plan_role *r, cr_buf *out)
     if (r->host_bytes)
         cr_buf_addf(out, "      %-30s %12s\n", "on the host (offload_policy)",
                     cr_size_text(r->host_bytes, size));
+    if (r->pixel_bytes)
+        cr_buf_addf(out, "      %-30s %12s\n", "on the host: patches of images",
+                    cr_size_text(r->pixel_bytes, size));
 }
 
 static void text_gpu(const cr_plan_role *r, cr_buf *out)
@@ -516,6 +519,7 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     number(out, "units", (int64_t)r->num_units);
     number(out, "most_units_alive", r->max_units_alive);
     number(out, "host_bytes", r->host_bytes);
+    number(out, "pixel_bytes", r->pixel_bytes);
     if (r->max_elems_in) {
         key(out, "largest_array");
         cr_buf_addf(out, "{\"operation\":\"%s\",\"elements\":%lld}", r->max_elems_in,

@@ -31,6 +31,7 @@ typedef struct cr_plan {
     cr_config config;
     cr_diagnostics d;
     bool is_rlvr, with_moments;
+    int64_t num_images;  /* of each sample, as asked for (--images-per-row) */
     int64_t row_samples; /* of a row: 2 of a pair, else 1 */
     bool is_gpu;         /* device cuda or a GPU by name */
     int64_t

@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "models/models.h"
 #include "models/parts/table.h"
+#include "plan/images.h"
 #include "plan/shapes.h"
 #include "samples/roles.h"
 #include "strategies/strategies.h"
@@ -142,6 +143,7 @@ static cr_status plan_critic(const cr_plan *p, const cr_worker_config *w, cr_pla
 {
     cr_plan_batch batch = batch_of(p, w, 1);
 
+    batch.images = p->batch.images;
     batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, cr_worker_num_batches(w)));
     return plan_learner(w, &batch, p->with_moments, out, err);
 }
@@ -339,6 +341,9 @@ cr_status cr_plan_roles(cr_plan *p, cr_err *err)
 
     arithmetic(p);
     CR_TRY(add_teacher(p, err));
+    CR_TRY(cr_plan_images_find(&c->train, p->num_images,
+                               (p->is_rlvr ? c->prompt_length : c->sequence_length) - 1,
+                               &p->batch.images, err));
     p->role = CR_NEW_ARRAY(cr_plan_role, CR_NUM_ROLES + c->num_rewards);
     p->worker = CR_NEW_ARRAY(const cr_worker_config *, CR_NUM_ROLES + c->num_rewards);
     for (cr_role r = 0; r < CR_NUM_ROLES; r++) {

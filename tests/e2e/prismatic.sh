@@ -105,6 +105,11 @@ sft() { # NAME MODEL [key=value ..]
     [ $code -eq 0 ] || fail "$name: exit code $code"
     "$CROLL" export $tmp/$name/latest $tmp/$name.export >/dev/null
 }
+"$CROLL" plan configs/quickstart/sft.yaml --json pretrain=$pictures/model sequence_length=64 sft_train.model_args.stage=align --images-per-row 1 >$tmp/plan.json 2>$log ||
+    fail "plan with images: exit code $?"
+python3 -c "import json, sys; got = json.load(open(sys.argv[1]))['roles'][0]['pixel_bytes']; sys.exit(got != 32 * 16 * 300 * 4)" $tmp/plan.json ||
+    fail "plan: patches of 32 images"
+! "$CROLL" plan configs/quickstart/sft.yaml pretrain=$pictures/model --images-per-row 2 >$log 2>&1 && grep -q 'takes one' $log || fail "plan of two images a row"
 sft aligned $pictures/model max_steps=5 sft_train.model_args.stage=align
 python3 - $pictures/model $tmp/aligned.export <<'PY' || fail "tensors of stage align"
 import sys

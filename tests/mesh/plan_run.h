@@ -3,6 +3,7 @@
 #ifndef PLAN_RUN_H
 #define PLAN_RUN_H
 
+#include "models/vision/vision.h"
 #include "plan/plan.h"
 #include "tests/model_bench.h"
 
@@ -32,6 +33,8 @@ static const cr_worker_config usual = {
     .training = {.adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_epsilon = 1e-8},
     .moe_aux_loss_coef = -1};
 
+static bool has_images; /* one in each sample, of a Prismatic model */
+
 static const char *wide; /* a module in float32, or NULL */
 /* What the loss is over, beside the outputs of the model's head: ids of each row, or all logits. */
 static int64_t chosen;
@@ -59,7 +62,39 @@ typedef struct trained {
         labels[SAMPLES * MAX_LENGTH], cu[SAMPLES + 1];
     cr_batch batch;
     int32_t *chosen; /* [SAMPLES * MAX_LENGTH, chosen] */
+    cr_vision_input vision;
+    int32_t grid[SAMPLES][3];
+    float *pixels;
 } trained;
+
+static cr_plan_images images_of(const cr_model *model)
+{
+    int32_t side = (int32_t)model->config.vision->vit[0].side;
+
+    return (cr_plan_images){1, {1, side, side}, (int64_t)side * side};
+}
+
+/* Placeholders after the first token of each sample, and pixels. */
+static void add_images(trained *t, int length)
+{
+    const cr_plan_images one = images_of(t->model);
+    int64_t num = SAMPLES * one.num_tokens;
+    size_t num_pixels = (size_t)(num * t->model->config.vision->patch_dim);
+
+    t->pixels = CR_NEW_ARRAY(float, num_pixels);
+    for (size_t i = 0; i < num_pixels; i++)
+        t->pixels[i] = (float)(i % 101) / 50 - 1;
+    for (int s = 0; s < SAMPLES; s++) {
+        memcpy(t->grid[s], one.grid, sizeof one.grid);
+        for (int64_t k = 0; k < one.num_tokens; k++)
+            t->ids[s * length + 1 + k] = t->model->config.vision->image_id;
+    }
+    t->vision = (cr_vision_input){.pixels = t->pixels,
+                                  .grid = (const int32_t(*)[3])t->grid,
+                                  .num_items = SAMPLES,
+                                  .num_patches = num};
+    t->batch.vision = &t->vision;
+}
 
 /* Tokens differ between ranks, so that routers choose differently. */
 static void fill_batch(trained *t, int length)
@@ -74,6 +109,7 @@ static void fill_batch(trained *t, int length)
     for (int s = 0; s <= SAMPLES; s++)
         t->cu[s] = s * length;
     t->batch = (cr_batch){t->ids, t->positions, t->labels, t->cu, num, SAMPLES};
+    if (has_images) add_images(t, length);
 }
 
 static void trained_open(trained *t, const char *text, const cr_worker_config *w, int length)
@@ -151,22 +187,25 @@ static void trained_close(trained *t)
     cr_model_free(t->model);
     cr_free(t->chosen);
     t->chosen = NULL;
+    cr_free(t->pixels);
+    t->pixels = NULL;
 }
 
 /* ---- the plan of the same ---- */
 
 static cr_plan_role plan_of(const char *text, const cr_worker_config *w, int length)
 {
-    const cr_plan_batch batch = {.num_samples = SAMPLES,
-                                 .sample_tokens = length,
-                                 .sample_rows = length - 1,
-                                 .micros = MICROS,
-                                 .updates = 1,
-                                 .chosen = chosen,
-                                 .has_states = has_states};
+    cr_plan_batch batch = {.num_samples = SAMPLES,
+                           .sample_tokens = length,
+                           .sample_rows = length - 1,
+                           .micros = MICROS,
+                           .updates = 1,
+                           .chosen = chosen,
+                           .has_states = has_states};
     cr_plan_role plan = {.name = "train", .is_train = true};
     cr_model *model = make_model(text, w);
 
+    if (has_images) batch.images = images_of(model);
     must(cr_plan_run(model, w, 2, &batch, &plan, &err), "plan");
     cr_model_free(model);
     return plan;
