@@ -608,14 +608,24 @@ static void pool_destroy(cri_pool *pool)
     *pool = (cri_pool){0};
 }
 
+/* The largest of some units: bytes of a gathered flat, trained elements, and how many flats of one are
+ * gathered. num_trained: of the units, those that are reduced, one slot each at most. */
+typedef struct widths {
+    size_t gathered;
+    int64_t trained;
+    int num_units, num_trained, kinds;
+} widths;
+
 static cr_status reduces_create(cr_fsdp *f, cri_reduces *r, cr_group *group, int num_slots,
-                                int64_t num_elems, cr_err *err)
+                                const widths *of, cr_err *err)
 {
+    int64_t num_elems = of->trained;
     bool is_needed = cr_group_num_ranks(group) > 1 || f->args.is_offloaded;
 
     if (!f->args.is_train || !is_needed || num_elems == 0) return CR_OK;
     /* with is_reduced_once only those in flight; units that are not cut have no other place */
     if (cr_group_num_ranks(group) > 1 && f->args.is_reduced_once && num_slots > 2) num_slots = 2;
+    if (num_slots > of->num_trained) num_slots = of->num_trained;
     CR_TRY(cr_reduce_create(group, num_slots, (size_t)num_elems, &r->reduce, err));
     slots_create(&r->slots, num_slots);
     r->done = CR_NEW_ARRAY(cr_event *, num_slots);
@@ -697,14 +707,6 @@ static cr_status offloaded_create(cr_fsdp *f, cr_err *err)
     return cr_device_alloc(f->dev, (size_t)f->part_elems * sizeof(float), &f->part, err);
 }
 
-/* The largest of some units: bytes of a gathered flat, trained elements, and how many flats of one are
- * gathered. */
-typedef struct widths {
-    size_t gathered;
-    int64_t trained;
-    int num_units, kinds;
-} widths;
-
 static void widen(widths *w, const cri_unit *u)
 {
     for (int k = 0; k < 2; k++) {
@@ -714,6 +716,7 @@ static void widen(widths *w, const cri_unit *u)
     w->trained = cr_max64(w->trained, u->flat[0].flat->padded_elems);
     if (slots_needed(u) > w->kinds) w->kinds = slots_needed(u);
     w->num_units++;
+    w->num_trained += u->flat[0].flat->padded_elems > 0;
 }
 
 cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
@@ -737,9 +740,9 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
                            err));
     CR_TRY(pool_create(f, &f->ep_pool, ep_group, experts.kinds * (is_kept ? experts.num_units : 2),
                        experts.gathered, err));
-    CR_TRY(reduces_create(f, &f->root_reduces, group, 1, root.trained, err));
-    CR_TRY(reduces_create(f, &f->reduces, group, in_reduction, units.trained, err));
-    CR_TRY(reduces_create(f, &f->ep_reduces, ep_group, 2, experts.trained, err));
+    CR_TRY(reduces_create(f, &f->root_reduces, group, 1, &root, err));
+    CR_TRY(reduces_create(f, &f->reduces, group, in_reduction, &units, err));
+    CR_TRY(reduces_create(f, &f->ep_reduces, ep_group, 2, &experts, err));
     CR_TRY(offloaded_create(f, err));
     return wide_create(f, err);
 }

@@ -1,6 +1,6 @@
 /* plan_memory.c -- croll plan against the memory that the kernel counts: the PSS of two ranks after an update
- * of two micro-batches is within 2 % of what the plan says of the same, for 14 settings with experts,
- * offload, Ulysses, adapters, a value head, a loss over all logits, frozen parts and towers of a Prismatic model by stages among them (B4; sums of our own arenas are compared exactly in plan.c).
+ * of two micro-batches is within 2 % of what the plan says of the same, for 17 settings with experts,
+ * offload, Ulysses, adapters, a value head, a loss over all logits, frozen parts and a Prismatic model by stages, with an image in each sample, among them (B4; sums of our own arenas are compared exactly in plan.c).
  *
  * What is added to the plan's bytes: the process before its first unit (program, libraries, MPI, the flight
  * recorder), measured once, before all settings; what the kernels keep for themselves; and, where it was touched, what stacks have
@@ -39,7 +39,7 @@ static const char sparse[] =
     "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":64,\"rms_norm_eps\":1e-6,"
     "\"max_position_embeddings\":512}";
 
-/* The towers are half of it; a batch of text meets no unit of theirs, but their shards are there. */
+/* The towers are half of it. (Without images, units and gradients of a tower that trains are in the plan, and nothing touches them.) */
 static const char prismatic[] =
     "{\"model_type\":\"prismatic\",\"architectures\":[\"PrismaticForConditionalGeneration\"],"
     "\"image_token_id\":4095,\"arch_specifier\":\"linear\",\"text_config\":{\"model_type\":"
@@ -113,7 +113,8 @@ static void check(const char *text, const cr_worker_config *w, const char *name)
     double got = run(text, w), want;
     cr_plan_role plan = plan_of(text, w, LENGTH);
 
-    want = base_bytes + own_bytes + 2.0 * (double)(cr_plan_peak(&plan) + plan.host_bytes) -
+    want = base_bytes + own_bytes +
+           2.0 * (double)(cr_plan_peak(&plan) + plan.host_bytes + plan.pixel_bytes) -
            (double)plan.phase[0].bytes.gathered * (plan.mesh.num_fsdp == 2 ? 1 : 0);
     if (cr_world_rank(world) == 0)
         printf("%-14s plan %.1f MB (of it %.1f process, %.1f kernels) to %.1f, PSS %.1f MB: %+.1f "
@@ -139,6 +140,8 @@ static void check_all(void)
 {
     char all[] = "all-linear", words[] = "q_proj,embed_tokens", saved[] = "lm_head,norm,mlp";
     char frozen[] = "model.embed_tokens,model.layers.0,model.layers.1", finetune[] = "finetune";
+    char align[] = "align", last[] = "last-layer-finetune", sandwich[] = "vla-sandwich-train";
+    char *stages[] = {align, last, sandwich};
     cr_worker_config w = usual;
 
     check(dense, &w, "usual");
@@ -161,10 +164,16 @@ static void check_all(void)
     w = usual, has_states = true;
     check(dense, &w, "all logits");
     has_states = false;
+    has_images = true;
     w = usual, w.stage = finetune;
     check(prismatic, &w, "frozen towers");
     w.is_offloaded = true;
     check(prismatic, &w, "and offloaded");
+    for (size_t i = 0; i < CR_COUNT(stages); i++) {
+        w = usual, w.stage = stages[i];
+        check(prismatic, &w, stages[i]);
+    }
+    has_images = false;
     w = usual;
     check(sparse, &w, "experts");
     w = usual, w.ep_size = 2, w.wrap.moe_experts = experts, w.wrap.num_moe_experts = 1;
