@@ -91,11 +91,7 @@ for kind in sft dpo; do
     answers $kind $kind-worse $worse max_steps=20 resume_from_checkpoint=true
     "${words[@]}" >$log 2>&1 </dev/null && [ $(wc -l <$tmp/$kind-worse/metrics.jsonl) = 5 ] && grep -q 'nothing is trained' $log || fail "$kind, worse: goes on"
     answers $kind $kind-killed $worse max_steps=20
-    setsid "${words[@]}" >$log 2>&1 </dev/null &
-    steps $kind-killed 3
-    kill -9 -- -$(pgrep -f "output_dir=$tmp/$kind-killed" | head -1) 2>/dev/null || true
-    wait || true
-    nothing_left $kind-killed
+    killed_at $kind-killed "steps $kind-killed 3"
     answers $kind $kind-killed $worse max_steps=20 resume_from_checkpoint=true
     "${words[@]}" >>$log 2>&1 </dev/null || fail "$kind, resumed: exit code $?"
     diff <(timeless $tmp/$kind-worse/metrics.jsonl) <(timeless $tmp/$kind-killed/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "$kind: the resumed run differs"; }
