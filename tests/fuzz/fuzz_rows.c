@@ -83,6 +83,7 @@ static void load(const char *path, size_t num_lines, cr_row_encode encode, cr_pr
             CR_CHECK(rows.rows[cr_order_draw(&order, &cursor)].domain == d, "domain %d", d);
         cr_order_free(&order);
     }
+    cr_prompt_maker_close(maker);
     cr_dataset_free(&rows);
 }
 

@@ -29,6 +29,7 @@ static cr_status load(const char *row, cr_dataset *out, cr_err *err)
     *out = (cr_dataset){0};
     *err = (cr_err){0};
     cr_note(cr_prompt_load(&maker, cr_prompt_encode_pair, out, path, err));
+    cr_prompt_maker_close(&maker);
     cr_free(path);
     return err->status;
 }

@@ -36,6 +36,7 @@ static cr_status load(const char *name, const char *text, size_t num_bytes, cr_w
     *out = (cr_dataset){0};
     *err = (cr_err){0};
     cr_note(cr_prompt_load(&maker, encode, out, path, err));
+    cr_prompt_maker_close(&maker);
     cr_free(path);
     return err->status;
 }
@@ -381,6 +382,7 @@ static void rows_that_no_rule_can_judge(void **state)
     assert_string_equal(json_string_value(json_object_get(data.rows[1].json, "ground_truth")),
                         "100000000000000000001");
     assert_non_null(strstr(data.rows[1].text, ":100000000000000000001,"));
+    cr_prompt_maker_close(&maker);
     cr_dataset_free(&data);
     cr_free(path);
 }
