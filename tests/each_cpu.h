@@ -33,4 +33,16 @@ static inline int on_each_cpu(int (*run)(void))
     return num_failed;
 }
 
+/* A run of one group of tests, with its device of one thread in *opened; what it returns is returned. */
+static inline int with_device(cr_device **opened, int (*group)(void))
+{
+    cr_err why = {0};
+    int num_failed;
+
+    if (cr_device_open(cr_device_default(), 1, opened, &why) != CR_OK) return 1;
+    num_failed = group();
+    cr_device_close(*opened);
+    return num_failed;
+}
+
 #endif

@@ -171,20 +171,21 @@ static void c35_head_and_its_gradient(void **state)
         }
 }
 
-static int run(void)
+static int group(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_over_ids),
         cmocka_unit_test(c35_head_and_its_gradient),
     };
-    int num_failed;
 
     err = (cr_err){0};
     salt = 0; /* each instruction set has the same numbers */
-    if (cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK) return 1;
-    num_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    cr_device_close(dev);
-    return num_failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+static int run(void)
+{
+    return with_device(&dev, group);
 }
 
 int main(void)

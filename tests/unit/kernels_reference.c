@@ -684,7 +684,7 @@ static void a_stack_gives_back_what_it_took(void **state)
     assert_int_equal(cr_device_get_stats(dev).bytes_now, before);
 }
 
-static int run(void)
+static int group(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float16),
@@ -702,14 +702,15 @@ static int run(void)
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(a_stack_gives_back_what_it_took),
     };
-    int num_failed;
 
     err = (cr_err){0};
     salt = 0; /* each instruction set has the same numbers */
-    if (cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK) return 1;
-    num_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    cr_device_close(dev);
-    return num_failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+static int run(void)
+{
+    return with_device(&dev, group);
 }
 
 int main(void)

@@ -466,7 +466,7 @@ static void factors_of_columns(void **state)
         }
 }
 
-static int run(void)
+static int group(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layernorm_and_its_gradient),
@@ -481,13 +481,14 @@ static int run(void)
         cmocka_unit_test(rows_are_added),
         cmocka_unit_test(factors_of_columns),
     };
-    int num_failed;
 
     err = (cr_err){0};
-    if (cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK) return 1;
-    num_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    cr_device_close(dev);
-    return num_failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+static int run(void)
+{
+    return with_device(&dev, group);
 }
 
 int main(void)
