@@ -8,12 +8,10 @@
  * // also on cuda, long
  */
 #include "base/rng.h"
-#include "engine/engine.h"
 #include "kernels/attention.h"
-#include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/engine_bench.h"
 #include "tests/memory.h"
-#include "tests/model_bench.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,13 +29,6 @@ static const char dense[] = "{\"model_type\":\"qwen3\"," REST,
                              "\"num_experts_per_tok\":2,\"moe_intermediate_size\":20," REST;
 static const char *config = dense; /* of the benches to come */
 
-typedef struct bench {
-    cr_device *dev;
-    cr_model *model;
-    cr_full_weights full;
-    cr_engine *engine;
-} bench;
-
 static void must(cr_status status, const cr_err *err)
 {
     if (status != CR_OK) fail_msg("%s", err->msg);
@@ -45,24 +36,10 @@ static void must(cr_status status, const cr_err *err)
 
 static bench bench_open(cr_dtype dtype, int threads, cr_engine_limits limits)
 {
-    cr_err err = {0};
-    bench b = {0};
+    bench b = bench_load(config, dtype, threads);
 
-    must(build_model(config, &b.model, &err), &err);
-    must(cr_device_open(cr_device_default(), threads, &b.dev, &err), &err);
-    must(cr_full_weights_init(&b.full, b.model, b.dev, dtype, NULL, 11, &err), &err);
-    must(cr_engine_create(b.model, b.dev, &limits, &b.engine, &err), &err);
-    must(cr_engine_set_weights(b.engine, &err), &err);
+    bench_start(&b, &limits);
     return b;
-}
-
-static void bench_close(bench *b)
-{
-    assert_int_equal(cr_engine_get_stats(b->engine).blocks_used, 0);
-    cr_engine_destroy(b->engine);
-    cr_full_weights_fini(&b->full);
-    cr_model_free(b->model);
-    cr_device_close(b->dev);
 }
 
 static const cr_generating plain = {

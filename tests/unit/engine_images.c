@@ -8,12 +8,10 @@
  * // also on cuda, long
  */
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "models/weights.h"
 #include "strategies/packed_images.h"
 #include "tests/check_near.h"
+#include "tests/engine_bench.h"
 #include "tests/memory.h"
-#include "tests/model_bench.h"
 #include "tests/vl_keys.h"
 
 #include <stdio.h>
@@ -35,13 +33,6 @@ static const char *const families[] = {
     "{\"model_type\":\"qwen3_vl_moe\"," IDS ",\"text_config\":{" TEXT MROPE EXPERTS
     "},\"vision_config\":{" VISION
     ",\"num_position_embeddings\":36,\"deepstack_visual_indexes\":[0,2]}}"};
-
-typedef struct bench {
-    cr_device *dev;
-    cr_model *model;
-    cr_full_weights full;
-    cr_engine *engine;
-} bench;
 
 static cr_err err;
 
@@ -65,24 +56,11 @@ static bench open_bench(const way *w)
                                .max_rows = w->rows,
                                .max_model_len = MAX_LEN,
                                .keeps_prefixes = w->keeps_prefixes};
-    bench b = {0};
+    bench b = bench_load(w->family, w->dtype, w->threads);
 
-    must(build_model(w->family, &b.model, &err));
-    must(cr_device_open(cr_device_default(), w->threads, &b.dev, &err));
-    must(cr_full_weights_init(&b.full, b.model, b.dev, w->dtype, NULL, 11, &err));
     limits.kv_bytes = w->num_blocks * (int64_t)cr_kv_block_bytes(b.dev, w->dtype, 2, 12) * 3;
-    must(cr_engine_create(b.model, b.dev, &limits, &b.engine, &err));
-    must(cr_engine_set_weights(b.engine, &err));
+    bench_start(&b, &limits);
     return b;
-}
-
-static void close_bench(bench *b)
-{
-    assert_int_equal(cr_engine_get_stats(b->engine).blocks_used, 0);
-    cr_engine_destroy(b->engine);
-    cr_full_weights_fini(&b->full);
-    cr_model_free(b->model);
-    cr_device_close(b->dev);
 }
 
 /* ---- requests ---- */
@@ -207,7 +185,7 @@ static answers *ask_all(const way *w, cr_engine_stats *stats)
     }
     finish(&b, a);
     *stats = cr_engine_get_stats(b.engine);
-    close_bench(&b);
+    bench_close(&b);
     return a;
 }
 
@@ -358,7 +336,7 @@ static void log_probs_are_those_of_training(void **state)
             num_placeholders = check_log_probs(&b, w.dtype, a, request_of);
             if (i == 2) assert_true(num_placeholders > num_groups);
             free_answers(a);
-            close_bench(&b);
+            bench_close(&b);
         }
 }
 
@@ -421,13 +399,13 @@ static void prefixes_hash_images(void **state)
     again = CR_NEW(answers);
     assert_int_equal(run(&b, &text, again), 0);
     assert_int_equal(cr_engine_get_stats(b.engine).num_towers, 3);
-    close_bench(&b);
+    bench_close(&b);
     b = open_bench(&fresh);
     run(&b, &o, alone);
     check_same(other, alone);
     assert_memory_not_equal(other->of[0][0].log_probs, first->of[0][0].log_probs,
                             12 * sizeof(float));
-    close_bench(&b);
+    bench_close(&b);
     free_answers(first);
     free_answers(again);
     free_answers(other);
@@ -462,7 +440,7 @@ static void wrong_images(void **state)
         err = (cr_err){0};
         assert_non_null(images.pixels);
         cr_prompt_images_free(&images);
-        close_bench(&b);
+        bench_close(&b);
     }
 }
 
@@ -480,7 +458,7 @@ static void cancelled_between_chunks(void **state)
     assert_int_equal(cr_engine_get_stats(b.engine).num_towers, 1);
     cr_engine_cancel(b.engine, NULL);
     assert_true(cr_engine_is_idle(b.engine));
-    close_bench(&b);
+    bench_close(&b);
 }
 
 int main(void)
