@@ -3,14 +3,13 @@
 #ifndef PLAN_RUN_H
 #define PLAN_RUN_H
 
-#include "models/vision/vision.h"
-#include "plan/plan.h"
+#include "tests/mesh/plan_images.h"
 #include "tests/model_bench.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { SAMPLES = 3, MAX_LENGTH = 128, MICROS = 2 };
+enum { MAX_LENGTH = 128, MICROS = 2 };
 
 static cr_err err;
 static cr_world *world;
@@ -62,39 +61,8 @@ typedef struct trained {
         labels[SAMPLES * MAX_LENGTH], cu[SAMPLES + 1];
     cr_batch batch;
     int32_t *chosen; /* [SAMPLES * MAX_LENGTH, chosen] */
-    cr_vision_input vision;
-    int32_t grid[SAMPLES][3];
-    float *pixels;
+    trained_images images;
 } trained;
-
-static cr_plan_images images_of(const cr_model *model)
-{
-    int32_t side = (int32_t)model->config.vision->vit[0].side;
-
-    return (cr_plan_images){1, {1, side, side}, (int64_t)side * side};
-}
-
-/* Placeholders after the first token of each sample, and pixels. */
-static void add_images(trained *t, int length)
-{
-    const cr_plan_images one = images_of(t->model);
-    int64_t num = SAMPLES * one.num_tokens;
-    size_t num_pixels = (size_t)(num * t->model->config.vision->patch_dim);
-
-    t->pixels = CR_NEW_ARRAY(float, num_pixels);
-    for (size_t i = 0; i < num_pixels; i++)
-        t->pixels[i] = (float)(i % 101) / 50 - 1;
-    for (int s = 0; s < SAMPLES; s++) {
-        memcpy(t->grid[s], one.grid, sizeof one.grid);
-        for (int64_t k = 0; k < one.num_tokens; k++)
-            t->ids[s * length + 1 + k] = t->model->config.vision->image_id;
-    }
-    t->vision = (cr_vision_input){.pixels = t->pixels,
-                                  .grid = (const int32_t(*)[3])t->grid,
-                                  .num_items = SAMPLES,
-                                  .num_patches = num};
-    t->batch.vision = &t->vision;
-}
 
 /* Tokens differ between ranks, so that routers choose differently. */
 static void fill_batch(trained *t, int length)
@@ -109,7 +77,7 @@ static void fill_batch(trained *t, int length)
     for (int s = 0; s <= SAMPLES; s++)
         t->cu[s] = s * length;
     t->batch = (cr_batch){t->ids, t->positions, t->labels, t->cu, num, SAMPLES};
-    if (has_images) add_images(t, length);
+    if (has_images) add_images(&t->images, t->model, t->ids, length, &t->batch);
 }
 
 static void trained_open(trained *t, const char *text, const cr_worker_config *w, int length)
@@ -187,8 +155,8 @@ static void trained_close(trained *t)
     cr_model_free(t->model);
     cr_free(t->chosen);
     t->chosen = NULL;
-    cr_free(t->pixels);
-    t->pixels = NULL;
+    cr_free(t->images.pixels);
+    t->images.pixels = NULL;
 }
 
 /* ---- the plan of the same ---- */
