@@ -17,7 +17,8 @@ static cr_status check_videos(const json_t *row, cr_err *err)
     for (size_t i = 0; i < CR_COUNT(columns); i++)
         if (is_given(json_object_get(row, columns[i])))
             return cr_fail(err, CR_EFORMAT,
-                           "the column %s is not empty, and a run gives its model text and images",
+                           "the column %s is not empty, and a run gives its model text and images "
+                           "(frames of a video can be given as images)",
                            columns[i]);
     return CR_OK;
 }
