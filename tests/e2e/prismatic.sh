@@ -1,5 +1,5 @@
 #!/bin/bash
-# prismatic.sh -- a Prismatic folder in the commands: the example of docs/vision.md as it is written there; after its steps the tensors
+# prismatic.sh -- a Prismatic folder in the commands: the examples of docs/vision.md as they are written there, the long one for 10 steps; after its steps the tensors
 # of the towers have the bytes of `croll init`, all others but the projector's (text alone) have not; a folder that has the tensors which Prismatic
 # does not use gives the same log-probs, one with another tensor is refused; RLVR in bf16 with a trained backbone, which is float32 in every role:
 # what was sampled is what is trained on; a stage that trains the projector alone is refused for text; plans of all stages: elements that
@@ -13,7 +13,7 @@ cp -r configs $tmp/configs
 ln -s "$PWD/scripts/make_sums" "$PWD/scripts/make_pictures" $tmp/scripts
 ln -s "$(realpath "$CROLL")" $tmp/bin/croll
 log=$tmp/example.log
-sed -n '/^```sh/,/^```/p' docs/vision.md | grep -v '^```' >$tmp/example
+sed -n '/^```sh/,/^```/p' docs/vision.md | grep -v '^```' | sed 's/max_steps=150/max_steps=10/' >$tmp/example # 150 steps: e2e/run_images_seeds
 [ -s $tmp/example ] || fail "docs/vision.md has no example"
 (cd $tmp && PATH=$tmp/bin:$PATH sh -e example >$log 2>&1 </dev/null) || fail "the example: exit code $?"
 grep -q 'FSDP\[VisionTransformer\] unit #1' $log && grep -q 'FSDP\[FusedMLPProjector\]' $log || fail "units: $(cat $log)"
