@@ -20,6 +20,28 @@ cr_status cr_image_processor_limit(cr_image_processor *p, int64_t min_pixels, in
                    (long long)p->min_pixels, (long long)p->max_pixels);
 }
 
+static void name_channels(const double mean[3], const double std[3], cr_buf *out)
+{
+    for (int i = 0; i < 3; i++)
+        cr_buf_addf(out, " %.17g %.17g", mean[i], std[i]);
+}
+
+void cr_image_processor_name(const cr_image_processor *p, cr_buf *out)
+{
+    cr_buf_addf(out, "%d %d %d %d %d %d%d%d %.17g", (int)p->form, (int)p->alpha, p->patch_size,
+                p->merge_size, p->temporal_patch_size, p->has_resize, p->has_rescale,
+                p->has_normalize, p->rescale_factor);
+    name_channels(p->mean, p->std, out);
+    for (int i = 0; i < p->num_views; i++) {
+        const cr_image_view *v = &p->views[i];
+        cr_buf_addf(out, " view %d %d %d", v->to, v->side, v->patch_size);
+        name_channels(v->mean, v->std, out);
+    }
+    if (p->num_views)
+        cr_buf_addf(out, " fit %d %d %d %d %d", (int)p->fit, p->is_prismatic, p->fill[0],
+                    p->fill[1], p->fill[2]);
+}
+
 cr_status cr_image_target(const cr_image_processor *p, int width, int height, int *to_width,
                           int *to_height, cr_err *err)
 {

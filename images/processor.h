@@ -61,6 +61,9 @@ CR_MUST cr_status cr_image_processor_parse(const char *text, size_t num_bytes, c
 CR_MUST cr_status cr_image_processor_limit(cr_image_processor *p, int64_t min_pixels,
                                            int64_t max_pixels, cr_err *err);
 
+/* Append a line of all that values depend on beside an image's bytes and grid. */
+void cr_image_processor_name(const cr_image_processor *p, cr_buf *out);
+
 /* A frame's sides after resizing, of an image of one size those that its first view's patches cover. CR_EARG: one side is more
  * than 200 times the other, or, without resizing, not a multiple; the shape of an image of one size makes it too large on its way. */
 CR_MUST cr_status cr_image_target(const cr_image_processor *p, int width, int height, int *to_width,

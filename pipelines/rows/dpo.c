@@ -107,16 +107,9 @@ static bool has_images(const cr_dataset *data)
 /* How images become patches; their files and grids are the rows'. */
 static cr_status name_processor(const cr_rows *r, const char *folder, cr_buf *out, cr_err *err)
 {
-    cr_image_processor p;
-
     if (!has_images(&r->data) && !has_images(&r->validation)) return CR_OK;
-    CR_TRY(cr_item_processor_read(folder, &r->c->train.data, &p, err));
-    cr_buf_addf(out, " images %d %d %d %d %d %d%d%d %.17g", (int)p.form, (int)p.alpha, p.patch_size,
-                p.merge_size, p.temporal_patch_size, p.has_resize, p.has_rescale, p.has_normalize,
-                p.rescale_factor);
-    for (int i = 0; i < 3; i++)
-        cr_buf_addf(out, " %.17g %.17g", p.mean[i], p.std[i]);
-    return CR_OK;
+    cr_buf_adds(out, " images ");
+    return cr_item_processor_name(folder, &r->c->train.data, out, err);
 }
 
 /* What the numbers of the reference depend on beside the rows. */

@@ -40,6 +40,16 @@ cr_status cr_item_processor_read(const char *folder, const cr_data_args *data,
     return cr_image_processor_limit(out, data->image_min_pixels, data->image_max_pixels, err);
 }
 
+cr_status cr_item_processor_name(const char *folder, const cr_data_args *data, cr_buf *out,
+                                 cr_err *err)
+{
+    cr_image_processor processor;
+
+    CR_TRY(cr_item_processor_read(folder, data, &processor, err));
+    cr_image_processor_name(&processor, out);
+    return CR_OK;
+}
+
 cr_status cr_item_loader_open(const char *folder, const cr_config *config, cr_item_loader **out,
                               cr_err *err)
 {

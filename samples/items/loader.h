@@ -20,6 +20,9 @@ typedef struct cr_item_loader cr_item_loader;
  * and cr_image_processor_limit. */
 CR_MUST cr_status cr_item_processor_read(const char *folder, const cr_data_args *data,
                                          cr_image_processor *out, cr_err *err);
+/* Append cr_image_processor_name of it. */
+CR_MUST cr_status cr_item_processor_name(const char *folder, const cr_data_args *data, cr_buf *out,
+                                         cr_err *err);
 /* max_bytes: of patches that are kept beyond those of the last call. */
 cr_item_loader *cr_item_loader_create(const cr_image_processor *processor, int64_t max_bytes);
 /* With the processor of a role's MODEL folder; CR_ITEM_CACHE_BYTES are kept. Errors: those of cr_item_processor_read. */

@@ -169,10 +169,53 @@ static void frames(void **state)
         cr_image_free(&f[i]);
 }
 
+/* Whatever changes the values of an image of that size changes the name. */
+static void names(void **state)
+{
+    const cr_image_processor first = {.patch_size = 14,
+                                      .merge_size = 1,
+                                      .temporal_patch_size = 1,
+                                      .has_resize = true,
+                                      .num_views = 2,
+                                      .views = {{.to = 224, .side = 224, .patch_size = 14},
+                                                {.to = 256, .side = 224, .patch_size = 14}}};
+    cr_image_processor all[16];
+    char *name[CR_COUNT(all)];
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(all); i++)
+        all[i] = first;
+    all[1].form = CR_RESIZE_TORCHVISION;
+    all[2].alpha = CR_ALPHA_WHITE;
+    all[3].patch_size = 16;
+    all[4].merge_size = 2;
+    all[5].has_rescale = true;
+    all[6].rescale_factor = 1.0 / 255;
+    all[7].mean[2] = 0.5;
+    all[8].num_views = 1;
+    all[9].views[1].to = 255;
+    all[10].views[1].side = 210;
+    all[11].views[1].mean[0] = 0.5;
+    all[12].views[0].std[2] = 0.5;
+    all[13].fit = CR_FIT_LETTERBOX;
+    all[14].fill[1] = 1;
+    all[15].is_prismatic = true;
+    for (size_t i = 0; i < CR_COUNT(all); i++) {
+        cr_buf text = {0};
+        cr_image_processor_name(&all[i], &text);
+        name[i] = text.data;
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(name[k], name[i]) == 0)
+                fail_msg("processors %zu and %zu: %s", k, i, name[i]);
+    }
+    for (size_t i = 0; i < CR_COUNT(all); i++)
+        cr_free(name[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(goldens), cmocka_unit_test(sides),
-                                       cmocka_unit_test(frames)};
+                                       cmocka_unit_test(frames), cmocka_unit_test(names)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
