@@ -279,13 +279,12 @@ cr_status cr_row_images_put(const cr_row *row, const char *folder, cr_item_store
 
 cr_status cr_row_images_find(const cr_dataset *data, const char *sha256, cr_buf *out, cr_err *err)
 {
-    char name[CR_DIGEST_TEXT];
+    uint64_t digest[CR_ITEM_DIGEST];
 
+    cr_item_digest_of(sha256, digest);
     for (size_t r = 0; r < data->num_rows; r++)
-        for (size_t i = 0; i < data->rows[r].num_images; i++) {
-            cr_item_digest_text(digest_of(&data->rows[r], i), name);
-            if (strcmp(name, sha256) == 0)
+        for (size_t i = 0; i < data->rows[r].num_images; i++)
+            if (memcmp(digest_of(&data->rows[r], i), digest, sizeof digest) == 0)
                 return read_image(&data->rows[r], i, data->image_folder, out, err);
-        }
     return cr_fail(err, CR_EABSENT, "no row has image %.12s", sha256);
 }

@@ -368,9 +368,16 @@ static cr_status read_values(cr_image_reader *r, const chat *c, cr_image_item *i
     return CR_OK;
 }
 
+/* images: the column. */
+static chat chat_of(const cr_image_reader *r, const json_t *images)
+{
+    return (chat){.images = json_is_null(images) ? NULL : images,
+                  .is_inserted = r->processor.num_views > 0};
+}
+
 void cr_image_reader_add(cr_image_reader *r, const json_t *messages, const json_t *images)
 {
-    chat c = {.images = json_is_null(images) ? NULL : images};
+    chat c = chat_of(r, images);
     json_t *ignored = json_array();
     cr_err why = {0}; /* the read says it again */
 
@@ -393,11 +400,10 @@ void cr_image_reader_look(cr_image_reader *r)
 cr_status cr_image_reader_read(cr_image_reader *r, const json_t *messages, const json_t *images,
                                cr_image_items *out, cr_err *err)
 {
-    bool is_inserted = r->processor.num_views > 0;
-    chat c = {.images = json_is_null(images) ? NULL : images, .is_inserted = is_inserted};
+    chat c = chat_of(r, images);
 
     *out = (cr_image_items){.messages = json_array(),
-                            .is_inserted = is_inserted,
+                            .is_inserted = c.is_inserted,
                             .placeholder = r->processor.placeholder};
     CR_TRY_GOTO(out, find_places(&c, messages, out->messages, err));
     out->num = c.num;

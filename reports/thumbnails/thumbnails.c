@@ -13,7 +13,8 @@ enum { MAX_SIDE = 128, MAX_PICTURES = 48, MAX_A_SAMPLE = 6, MAX_BYTES = 512 << 1
 struct cr_thumbnails {
     const char *folder;
     cr_image_files files;
-    json_t *made; /* SHA-256 -> base64 of its picture, or null */
+    cr_image_pool *pool; /* decodes where a file can do no harm */
+    json_t *made;        /* SHA-256 -> base64 of its picture, or null */
     size_t num_bytes;
 };
 
@@ -21,28 +22,29 @@ cr_thumbnails *cr_thumbnails_open(const char *folder, const cr_image_files *file
 {
     cr_thumbnails *t = CR_NEW(cr_thumbnails);
 
-    *t = (cr_thumbnails){.folder = folder, .files = *files, .made = json_object()};
+    *t = (cr_thumbnails){.folder = folder,
+                         .files = *files,
+                         .pool = cr_image_pool_create(1, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS),
+                         .made = json_object()};
+    cr_image_pool_set_alpha(t->pool, files->alpha);
     return t;
 }
 
 void cr_thumbnails_close(cr_thumbnails *t)
 {
     if (!t) return;
+    cr_image_pool_destroy(t->pool);
     json_decref(t->made);
     cr_free(t);
 }
 
 /* ---- a picture ---- */
 
-/* Decoded where a file can do no harm. */
 static cr_status decode(const cr_thumbnails *t, const cr_buf *file, cr_image *out, cr_err *err)
 {
-    cr_image_pool *pool = cr_image_pool_create(1, CR_IMAGE_MAX_PIXELS, CR_IMAGE_SECONDS);
     cr_image_job job = {.data = file->data, .num_bytes = file->num_bytes};
 
-    cr_image_pool_set_alpha(pool, t->files.alpha);
-    if (cr_image_pool_decode(pool, &job, 1, err) == CR_OK) *err = job.err;
-    cr_image_pool_destroy(pool);
+    if (cr_image_pool_decode(t->pool, &job, 1, err) == CR_OK) *err = job.err;
     *out = job.image;
     return err->status;
 }

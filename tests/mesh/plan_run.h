@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_LENGTH = 128, MICROS = 2 };
+enum { SAMPLES = 3, MAX_LENGTH = 128, MICROS = 2 };
 
 static cr_err err;
 static cr_world *world;
@@ -77,7 +77,7 @@ static void fill_batch(trained *t, int length)
     for (int s = 0; s <= SAMPLES; s++)
         t->cu[s] = s * length;
     t->batch = (cr_batch){t->ids, t->positions, t->labels, t->cu, num, SAMPLES};
-    if (has_images) add_images(&t->images, t->model, t->ids, length, &t->batch);
+    if (has_images) add_images(&t->images, t->model, t->ids, &t->batch);
 }
 
 static void trained_open(trained *t, const char *text, const cr_worker_config *w, int length)
@@ -155,8 +155,7 @@ static void trained_close(trained *t)
     cr_model_free(t->model);
     cr_free(t->chosen);
     t->chosen = NULL;
-    cr_free(t->images.pixels);
-    t->images.pixels = NULL;
+    free_images(&t->images);
 }
 
 /* ---- the plan of the same ---- */
