@@ -108,6 +108,10 @@ static void check_dpo(const cr_config *c, cr_diagnostics *d)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_train.data_args.messages"),
                     "data_args.messages is a column of rlvr and sft (dpo: prompt_key, chosen_key "
                     "and rejected_key, whose columns may hold messages)");
+    if (!strcmp(c->rows.chosen_key, c->rows.rejected_key))
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "rejected_key"),
+                    "chosen_key and rejected_key are both %s: of one column nothing is preferred",
+                    c->rows.chosen_key);
     if (w->batching.train_tokens && w->batching.train_tokens < 2 * c->sequence_length)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_train"),
                     "actor_train.max_tokens_per_microbatch_in_train is %lld, and a pair may have "

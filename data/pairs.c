@@ -170,6 +170,8 @@ static cr_status join_pair(pair_row *p, cr_row *row, cr_err *err)
         p->m->num_long_pairs++;
         return CR_OK;
     }
+    p->m->num_same_pairs +=
+        num_common(chosen, rejected) == chosen->num_ids && chosen->num_ids == rejected->num_ids;
     row->num_prompt = prompt;
     row->num_chosen = chosen->num_ids - prompt;
     row->num_ids = chosen->num_ids + rejected->num_ids - prompt;

@@ -651,6 +651,10 @@ void cr_prompt_report(const cr_prompt_maker *m, const char *what)
         cr_log(CR_LOG_INFO, "data", "%s: %zu pair%s left out: longer than sequence_length %lld",
                what, m->num_long_pairs, plural(m->num_long_pairs),
                (long long)m->config->sequence_length);
+    if (m->num_same_pairs)
+        cr_log(CR_LOG_WARN, "data",
+               "%s: of %zu pair%s both answers are the same tokens, so that nothing is preferred",
+               what, m->num_same_pairs, plural(m->num_same_pairs));
     if (m->num_merged)
         cr_log(CR_LOG_WARN, "data",
                "%s: of %zu pair%s the prompt's ids are no beginning of the chats' (the template "

@@ -24,6 +24,7 @@ typedef struct cr_prompt_maker {
     /* counted: rows left out, and rows cut */
     size_t num_short, num_long, num_unknown, num_cut;
     size_t num_long_pairs; /* left out: longer than sequence_length */
+    size_t num_same_pairs; /* whose answers are the same ids: their gradient is 0, or rpo_alpha's */
     size_t num_merged;     /* whose answers begin before the end of the prompt's ids */
     size_t num_unread; /* RLVR: rows left out because their rule can judge none of their samples */
     char first_unread[300]; /* of these, the line and the reason */

@@ -46,6 +46,34 @@ void cr_view_free(cr_view *v)
     cr_free(v);
 }
 
+/* What a step's line shows of its metrics; a pipeline has some of them. */
+static const struct {
+    const char *label, *name, *fmt;
+} numbers[] = {
+    {"val", "val_correct/all/mean", "%.3f"},
+    {"val", "sft_train/val_loss", "%.4f"},
+    {"val", "student/val_loss", "%.4f"},
+    {"val acc", "val/rewards/accuracies", "%.3f"},
+    {"score", "critic/score/mean", "%.3f"},
+    {"loss", "actor/total_loss", "%.4f"},
+    {"loss", "sft_train/loss", "%.4f"},
+    {"loss", "actor/loss", "%.4f"},
+    {"loss", "train/loss", "%.4f"},
+    {"distill", "train/train_distill_loss", "%.4f"},
+    {"margin", "rewards/margins", "%.4f"},
+    {"acc", "rewards/accuracies", "%.3f"},
+    {"kl", "critic/kl", "%.4f"},
+    {"kl loss", "actor/kl_loss", "%.4f"},
+    {"clip", "actor/clipfrac", "%.3f"},
+    {"grad", "actor_train/grad_norm", "%.3f"},
+    {"grad", "sft_train/grad_norm", "%.3f"},
+    {"grad", "student/grad_norm", "%.3f"},
+    {"lr", "actor/lr", "%.2e"},
+    {"lr", "sft_train/lr", "%.2e"},
+    {"lr", "student/lr", "%.2e"},
+    {"tok/s", "system/tps/tps", "%.0f"},
+};
+
 static void add_number(cr_buf *line, const cr_metrics *m, const char *label, const char *name,
                        const char *fmt)
 {
@@ -91,24 +119,8 @@ void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
     left = v->recent_s * (double)(v->max_steps - step - 1);
     cr_buf_addf(&line, "step %*lld/%lld", v->max_steps > 999 ? 4 : 3, (long long)step,
                 (long long)v->max_steps);
-    add_number(&line, m, "val", "val_correct/all/mean", "%.3f");
-    add_number(&line, m, "val", "sft_train/val_loss", "%.4f");
-    add_number(&line, m, "val acc", "val/rewards/accuracies", "%.3f");
-    add_number(&line, m, "score", "critic/score/mean", "%.3f");
-    add_number(&line, m, "loss", "actor/total_loss", "%.4f");
-    add_number(&line, m, "loss", "sft_train/loss", "%.4f");
-    add_number(&line, m, "loss", "actor/loss", "%.4f");
-    add_number(&line, m, "margin", "rewards/margins", "%.4f");
-    add_number(&line, m, "acc", "rewards/accuracies", "%.3f");
-    add_number(&line, m, "kl",
-               cr_metrics_get(m, "critic/kl") ? "critic/kl" /* of the rewards */ : "actor/kl_loss",
-               "%.4f");
-    add_number(&line, m, "clip", "actor/clipfrac", "%.3f");
-    add_number(&line, m, "grad", "actor_train/grad_norm", "%.3f");
-    add_number(&line, m, "grad", "sft_train/grad_norm", "%.3f");
-    add_number(&line, m, "lr", "actor/lr", "%.2e");
-    add_number(&line, m, "lr", "sft_train/lr", "%.2e");
-    add_number(&line, m, "tok/s", "system/tps/tps", "%.0f");
+    for (size_t i = 0; i < CR_COUNT(numbers); i++)
+        add_number(&line, m, numbers[i].label, numbers[i].name, numbers[i].fmt);
     cr_buf_addf(&line, "  %.2f s", step_s);
     for (size_t i = 0, shown = 0; i < CR_COUNT(phase); i++) {
         const double *x = cr_metrics_get(m, phase[i][1]);

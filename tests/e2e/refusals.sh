@@ -41,6 +41,7 @@ dpo 'label_smoothing is 0.5: loss_type robust divides by' loss_type=robust label
 dpo 'ipo and loss_type ipo exclude each other' ipo=true loss_type=ipo
 dpo 'loss_type: exo_pair is not available yet' loss_type=exo_pair
 dpo 'dpo needs a reference' reference=null
+dpo 'chosen_key and rejected_key are both rejected' chosen_key=rejected
 dpo 'data_args.messages is a column of rlvr and sft' actor_train.data_args.messages=chat
 dpo 'a pair may have 2 x sequence_length 64 tokens' actor_train.use_dynamic_batching_in_train=true actor_train.max_tokens_per_microbatch_in_train=100
 dpo 'beta belongs to the dpo pipeline, actor_infer to rlvr' 'actor_infer={device_mapping: [0]}'

@@ -107,6 +107,7 @@ for metric in train/loss train/train_distill_loss student/grad_norm; do same lor
 go val 1 "validation={data_args: {file_name: [$tmp/val.jsonl]}}" eval_steps=1 max_grad_norm=0
 values student/val_loss $tmp/val/metrics.jsonl | awk '{ if ($1 + 0 <= 0) exit 1 } END { exit NR != 2 }' || fail "validation"
 [ "$(values final/student/val_loss $tmp/val/metrics.jsonl | wc -l)" = 1 ] || fail "the last step is not validated"
+grep -qE "^step +0/.*  val [0-9.]+  loss [0-9.]+  distill [0-9.]+  grad [0-9.]+  lr [0-9.e-]+  tok/s " $tmp/val.log || fail "a step's line: $(grep "^step" $tmp/val.log | head -1)"
 grep -q "max_grad_norm: 0 means that gradients are not clipped" $log || fail "max_grad_norm: 0 does not say what it means"
 [ "$(metric train/loss val 2)" != "$(metric train/loss whole 2)" ] || fail "max_grad_norm: 0 clips"
 

@@ -144,6 +144,10 @@ static void rows_that_are_left_out_or_refused(void **state)
     assert_int_equal(data.num_dropped, 1);
     assert_int_equal(maker.num_long_pairs, 1);
     cr_dataset_free(&data);
+    check_pair(ROW("\"q\"", "\"yes\"", "\"yesterday\""), "(u)q|(a)\nyes|\nyesterday|");
+    assert_int_equal(maker.num_same_pairs, 0);
+    check_pair(ROW("\"q\"", "\"yes\"", "\"yes\""), "(u)q|(a)\nyes|\nyes|");
+    assert_int_equal(maker.num_same_pairs, 1);
     check_refused("{\"instruction\":\"q\",\"chosen\":\"y\"}", "rejected is missing");
     check_refused(ROW("3", "\"y\"", "\"n\""), "instruction (prompt_key) is neither a text nor");
     check_refused(ROW("\"q\"", "3", "\"n\""), "chosen is no text");
