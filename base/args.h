@@ -9,6 +9,8 @@
 
 #include "base/base.h"
 
+#define CR_NOT_GIVEN INT64_MIN /* an integer option before it is read, where 0 is no default */
+
 typedef enum cr_option_kind {
     CR_OPT_FLAG,
     CR_OPT_INT,

@@ -16,7 +16,7 @@ const cr_command cr_command_eval = {
 
 static int run(int argc, char **argv)
 {
-    cr_eval_args args = {.model = NULL};
+    cr_eval_args args = {.num = CR_NOT_GIVEN};
     const cr_option options[] = {
         {"run", CR_OPT_STRING, &args.run, "FILE",
          "file of a run with rewards, templates and lengths (default: config.yaml of the "

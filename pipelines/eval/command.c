@@ -1,5 +1,6 @@
 /* command.c -- see command.h. */
 #include "pipelines/eval/command.h"
+#include "base/args.h"
 #include "base/json.h"
 #include "configs/configs.h"
 #include "models/files/peft.h"
@@ -196,7 +197,7 @@ static cr_status make_words(source *s, const cr_eval_args *a, cr_err *err)
     cr_run_words_add_text(&s->keys, "output_dir", s->out);
     if (s->adapter) cr_run_words_add_text(&s->keys, "val_adapter", s->adapter);
     if (a->device) cr_run_words_add_text(&s->keys, "device", a->device);
-    if (a->num)
+    if (a->num != CR_NOT_GIVEN)
         cr_run_words_take(
             &s->keys,
             cr_asprintf("validation.generating_args.num_return_sequences=%lld", (long long)a->num));

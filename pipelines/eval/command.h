@@ -15,7 +15,7 @@ typedef struct cr_eval_args {
     cr_words data;            /* rows; none: those of the file's validation */
     const char *image_folder; /* of their images, or NULL: the file's */
     cr_words keys;            /* key=value */
-    int64_t num;              /* samples a prompt; 0: as the file says */
+    int64_t num;              /* samples a prompt; CR_NOT_GIVEN (base/args.h): as the file says */
     bool should_overwrite, has_json;
     cr_hosts_args hosts;
 } cr_eval_args;

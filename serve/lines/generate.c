@@ -8,6 +8,7 @@
  * writes the answers. Every SLICE_S all ranks meet (meet): lines go out, answers come back. One rank has no meetings.
  */
 #include "serve/lines/generate.h"
+#include "base/args.h"
 #include "base/limits.h"
 #include "base/rng.h"
 #include "engine/engine.h"

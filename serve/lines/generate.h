@@ -10,8 +10,6 @@
 #include "serve/lines/line_images.h"
 #include "serve/lines/lines_run.h"
 
-#define CR_NOT_GIVEN INT64_MIN
-
 /* What options say; what they leave out comes from generating_args of the keys. */
 typedef struct cr_generate_args {
     const char *prompt;                            /* the only one, or NULL: lines */

@@ -197,6 +197,8 @@ evaluate nothing $tmp/lora/latest --data $tmp/rows.jsonl
 [ $code = 2 ] && grep -q 'has no rewards: --run names the file' $log || fail "rewards of an sft run: exit code $code"
 evaluate nothing $model --data $tmp/rows.jsonl
 [ $code = 2 ] && grep -q 'which rewards? --run FILE' $log || fail "no rewards: exit code $code"
+evaluate nothing $model "${sums[@]}" --n 0
+[ $code = 2 ] && grep -q 'num_return_sequences: a number of at least 1 is expected, not 0' $log || fail "no samples: exit code $code"
 evaluate nothing $tmp/nowhere "${sums[@]}"
 [ $code = 2 ] && [ ! -e $tmp/nothing ] || fail "no model: exit code $code"
 
