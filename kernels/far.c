@@ -1,7 +1,8 @@
 /* far.c -- the device `far`, for tests: the cpu's kernels on memory that the host cannot touch.
  *
  * Each block of memory is mapped twice. The address that callers get (cr_mem *) is closed: mprotect lets
- * nothing read or write there, but while a kernel or a copy of this device runs. The other address is always
+ * nothing read or write there, but while a kernel or a copy of this device runs: the first touch of a block by
+ * one is a fault, which opens the block until the call is over. The other address is always
  * open; cr_host_view gives it to communicators that move data on the host, and to tests. A block ends at a
  * page that is never open, is not used again after it was freed, and holds NaNs (all bits set: also -1 as an
  * integer) until it is written, as does a stack's memory when it is pushed and when it is released.
@@ -35,7 +36,8 @@ typedef struct block {
     size_t num_bytes;            /* of pages */
     size_t offset, wanted_bytes; /* what the caller has: after `offset` bytes of the first page */
     bool is_host_owned;          /* cr_device_share */
-    bool is_live;
+    bool is_live, is_opened;
+    size_t next_opened; /* the number of another block + 1, or 0 */
 } block;
 
 /* One for the process, as the address space is. Blocks are in the order of their addresses. */
@@ -45,18 +47,61 @@ static struct {
     char *begin, *next; /* of the reserved addresses */
     block *blocks;
     size_t num_blocks, capacity;
-    int num_running;  /* calls under way */
-    const char *last; /* the last call */
+    size_t first_opened; /* as next_opened: a list of what calls under way have touched */
+    int num_running;     /* calls under way */
+    const char *last;    /* the last call */
     const cr_kernels *cpu;
 } far = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the fault ---- */
 
-static const block *find(const char *address)
+/* The last block that begins at or before the address. */
+static block *find(const char *address)
 {
-    for (size_t i = far.num_blocks; i > 0; i--)
-        if (address >= far.blocks[i - 1].closed) return &far.blocks[i - 1];
-    return NULL;
+    size_t low = 0, high = far.num_blocks;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (address >= far.blocks[middle].closed)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low ? &far.blocks[low - 1] : NULL;
+}
+
+static void protect(const block *b, int access)
+{
+    CR_CHECK(mprotect(b->closed, b->num_bytes, access) == 0, "mprotect of %zu bytes", b->num_bytes);
+}
+
+/* A call under way may touch it. In a handler: whoever has the lock touches no closed memory. */
+static bool open_touched(const char *address)
+{
+    block *b;
+    bool is_open;
+
+    pthread_mutex_lock(&far.lock);
+    b = find(address);
+    is_open = far.num_running && b && b->is_live && address < b->closed + b->num_bytes;
+    if (is_open && !b->is_opened) { /* or another thread was first */
+        protect(b, PROT_READ | PROT_WRITE);
+        b->is_opened = true;
+        b->next_opened = far.first_opened;
+        far.first_opened = (size_t)(b - far.blocks) + 1;
+    }
+    pthread_mutex_unlock(&far.lock);
+    return is_open;
+}
+
+static void close_touched(void)
+{
+    while (far.first_opened) {
+        block *b = &far.blocks[far.first_opened - 1];
+        if (b->is_live) protect(b, PROT_NONE);
+        b->is_opened = false;
+        far.first_opened = b->next_opened;
+    }
 }
 
 static void describe(const char *address, bool is_write, char *text, size_t capacity)
@@ -85,6 +130,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
     char text[512];
 
     if (address >= far.begin && address < far.begin + reserved_bytes) {
+        if (open_touched(address)) return; /* and the instruction runs again */
         describe(address, cr_fault_is_write(context), text, sizeof text);
         if (write(STDERR_FILENO, text, strlen(text)) > 0)
             backtrace_symbols_fd(frames, backtrace(frames, MAX_FRAMES), STDERR_FILENO);
@@ -92,22 +138,18 @@ static void on_fault(int number, siginfo_t *info, void *context)
     signal(number, SIG_DFL); /* and the instruction faults again */
 }
 
+static void take_faults(void)
+{
+    const struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+
+    CR_CHECK(sigaction(SIGSEGV, &action, NULL) == 0, "sigaction");
+}
+
 /* ---- blocks ---- */
 
 static size_t round_up(size_t x, size_t unit)
 {
     return (x + unit - 1) / unit * unit;
-}
-
-static void protect(const block *b, int access)
-{
-    CR_CHECK(mprotect(b->closed, b->num_bytes, access) == 0, "mprotect of %zu bytes", b->num_bytes);
-}
-
-static void protect_all(int access)
-{
-    for (size_t i = 0; i < far.num_blocks; i++)
-        if (far.blocks[i].is_live) protect(&far.blocks[i], access);
 }
 
 /* A second address for b->open, after a page that stays closed. CR_EABSENT: these pages cannot have one. */
@@ -123,7 +165,7 @@ static cr_status add_view(block *b, cr_err *err)
     b->closed = at;
     b->is_live = true;
     far.next = at + b->num_bytes + far.page;
-    protect(b, far.num_running ? PROT_READ | PROT_WRITE : PROT_NONE);
+    protect(b, PROT_NONE);
     far.blocks = cr_grow(far.blocks, far.num_blocks, &far.capacity, sizeof *far.blocks);
     far.blocks[far.num_blocks++] = *b;
     return CR_OK;
@@ -141,7 +183,7 @@ static void drop_view(block *b)
 
 static block *block_of(const cr_mem *mem)
 {
-    block *b = (block *)(uintptr_t)find(cr_mem_to_host(mem));
+    block *b = find(cr_mem_to_host(mem));
 
     CR_CHECK(b && b->is_live, "memory that device far does not have");
     return b;
@@ -230,11 +272,11 @@ static void far_host_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 
 /* ---- calls ---- */
 
-/* Several lanes may run at once. */
+/* Several lanes may run at once. Whoever has taken SIGSEGV since (cmocka, for each test) cannot open a block. */
 static void begin(const char *call)
 {
     pthread_mutex_lock(&far.lock);
-    if (far.num_running++ == 0) protect_all(PROT_READ | PROT_WRITE);
+    if (far.num_running++ == 0) take_faults();
     far.last = call;
     pthread_mutex_unlock(&far.lock);
 }
@@ -242,7 +284,7 @@ static void begin(const char *call)
 static cr_status end(cr_status status)
 {
     pthread_mutex_lock(&far.lock);
-    if (--far.num_running == 0) protect_all(PROT_NONE);
+    if (--far.num_running == 0) close_touched();
     pthread_mutex_unlock(&far.lock);
     return status;
 }
@@ -531,11 +573,10 @@ static void reserve(void)
 
 cr_status cri_far_open(cr_device *dev, cr_err *err)
 {
-    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
     const char *order = getenv("CROLL_FAR_STREAMS");
 
     CR_TRY(cri_cpu_open(dev, err));
-    CR_CHECK(sigaction(SIGSEGV, &action, NULL) == 0, "sigaction");
+    take_faults();
     pthread_mutex_lock(&far.lock);
     if (!far.begin) reserve();
     far.cpu = dev->kernels;
