@@ -14,6 +14,9 @@ for test in comm links cut_matrix; do
     scripts/mpi $(ranks_of $test) $programs/mesh_$test >$tmp/$test.one 2>&1 || fail "$test on one host"
     [ -n "$(bits $tmp/$test.one)" ] || fail "$test prints no bits"
 done
+log=$tmp/uneven # all cuts on hosts that do not have the same number of ranks; fewer in mesh_cut_matrix_hosts
+CUT_NUM=240 CUT_ADAPTED=30 CROLL_TEST_HOSTS=0,0,0,1 scripts/mpi 8 $programs/mesh_cut_matrix >$log 2>&1 && cmp <(bits $tmp/cut_matrix.one) <(bits $log) ||
+    fail "cut_matrix on uneven hosts"
 rig_up 4
 for num in 2 4; do
     for test in comm links plan strategies experts ulysses states failures cut_matrix; do
