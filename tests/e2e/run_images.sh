@@ -4,12 +4,15 @@
 # are what paths are; killed and resumed exactly; the projector alone trained, and nothing else moves; rows whose images are wrong are refused by
 # FILE:LINE, or left out and counted. Pairs with images: four steps of dpo are those of Transformers in float64 (tests/parity/dpo_images.py) on one and
 # two ranks, as texts and as chats; the reference's log-probs are those of these images. Needs python3.
+# On far without what is learnt, resumed and refused, but with CROLL_IMAGES=all.
 # Not covered: which placeholders a row gets (unit/data_images), gradients against other cuts (mesh/image_cuts).
 # also on far
+# also long: CROLL_DEVICE=far CROLL_IMAGES=all
 . tests/e2e/run.inc
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 scripts/make_pictures $tmp/home
 "$CROLL" init $tmp/home/model >/dev/null
+is_short() { [ "${CROLL_DEVICE:-cpu}" = far ] && [ "${CROLL_IMAGES:-}" != all ]; }
 
 # sft NAME [key=value ..]
 sft() {
@@ -27,10 +30,12 @@ below() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && a < b) }'; }
 one=(sft_train.device_mapping=[0] sft_train.strategy_args.strategy_config.fsdp_size=1 sft_train.training_args.gradient_accumulation_steps=8)
 
 # an answer is 9 tokens, of which one is the colour: ln 4 / 9 = 0.154 is what a model says that does not see
-sft learns "validation.data_args.file_name=[$tmp/home/sft.val.jsonl]" max_steps=80
-[ $code = 0 ] || fail "learns: exit code $code"
-below 1 "$(metric sft_train/val_loss learns)" && below "$(metric final/sft_train/val_loss learns)" 0.03 ||
-    fail "learns: $(metric sft_train/val_loss learns) to $(metric final/sft_train/val_loss learns)"
+if ! is_short; then
+    sft learns "validation.data_args.file_name=[$tmp/home/sft.val.jsonl]" max_steps=80
+    [ $code = 0 ] || fail "learns: exit code $code"
+    below 1 "$(metric sft_train/val_loss learns)" && below "$(metric final/sft_train/val_loss learns)" 0.03 ||
+        fail "learns: $(metric sft_train/val_loss learns) to $(metric final/sft_train/val_loss learns)"
+fi
 
 # however it is cut
 sft two max_steps=4
@@ -64,9 +69,11 @@ sft bytes max_steps=4 "sft_train.data_args={file_name: [$tmp/home/bytes.jsonl], 
 [ "$(timeless $tmp/bytes/metrics.jsonl)" = "$(timeless $tmp/two/metrics.jsonl)" ] || fail "bytes in rows are not what paths are"
 
 # killed in the middle of a step, and resumed
-sft whole max_steps=40 save_steps=3
-[ $code = 0 ] || fail "whole: exit code $code"
-killed_like whole
+if ! is_short; then
+    sft whole max_steps=40 save_steps=3
+    [ $code = 0 ] || fail "whole: exit code $code"
+    killed_like whole
+fi
 
 # a stage: the projector alone
 sft align max_steps=3 sft_train.model_args.stage=align
@@ -125,6 +132,7 @@ cp $tmp/home/pictures/398.png $tmp/home/pictures/399.png
 dpo other 2
 [ "$(cd $tmp/other && ls reference-*)" != "$(cd $tmp/pairs && ls reference-*)" ] || fail "the reference of another image"
 mv $tmp/home/399.png $tmp/home/pictures/399.png
+! is_short || { echo ok; exit 0; }
 
 # rows that are wrong
 user() { echo "{\"messages\":[{\"role\":\"user\",\"content\":[$1{\"type\":\"text\",\"text\":\"Which?\"}]},{\"role\":\"assistant\",\"content\":\"a\"}]}"; }
