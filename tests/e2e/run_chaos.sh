@@ -1,10 +1,11 @@
 #!/bin/bash
 # croll run while its processes are killed or stopped: reward workers and Redis come back and nothing is
 # lost or scored twice; a dead or frozen rank ends the run with a sentence that names it.
-# CROLL_CHAOS_KILLS: how many reward workers are killed (8).
+# CROLL_CHAOS_KILLS: how many reward workers are killed (4).
+# also long: CROLL_CHAOS_KILLS=12
 . tests/e2e/run.inc
 quick_model
-kills=${CROLL_CHAOS_KILLS:-8}
+kills=${CROLL_CHAOS_KILLS:-4}
 
 # start NAME [key=value ..]: job in the background, $pid
 start() {
