@@ -1,17 +1,9 @@
 #!/bin/bash
 # scripts/gpu-check without a GPU: its steps, limits, reports, files for other machines and their refusal, with programs that are
-# pretended; on the simulated GPU also with croll itself, in a root and a network of its own that have no more than the other machine has
-# to bring. Not covered: its builds, NVIDIA's tools and libraries, a GPU
-# (tests/README.md).
-# also on cuda
+# pretended. Not covered: croll itself (cuda_sim/gpu_check), its builds, NVIDIA's tools and libraries, a GPU (tests/README.md).
 # mostly waits
 . tests/e2e/run.inc
-tree=$tmp/tree built=$tmp/built log=$tmp/out
-mkdir -p $tree/tests/parity $tree/configs $built/quick_model $tmp/tools
-cp -r scripts CMakeLists.txt $tree
-cp -r tests/e2e $tree/tests
-cp tests/parity/attention.json $tree/tests/parity
-cp -r configs/quickstart $tree/configs
+. tests/e2e/gpu_check.inc
 # pretended programs: FAKE="NAME=fail NAME=hang .."
 cat >$built/croll <<'SH'
 #!/bin/bash
@@ -29,33 +21,10 @@ for program in unit_kernels_{devices,attention,attention_long,log_probs} cuda_de
     cp $built/croll $built/$program
 done
 export FAKE= FAKE_PID=$tmp/pid
-
-# check CODE [ARGUMENT ..]: gpu-check with the pretended programs ends with that code
-check() {
-    local want=$1 code=0
-    shift
-    rm -rf $tree/build
-    timeout 120 $tree/scripts/gpu-check --device sim --built $built "$@" >$log 2>&1 </dev/null || code=$?
-    [ $code = $want ] || fail "gpu-check $*: exit code $code"
-}
-# report EXPRESSION [FOLDER]: of r, the report, and step, the results by name
-report() {
-    python3 - "${2:-$tree}/build/gpu-check" "$1" <<'PY' || fail "the report is not: $1"
-import json, sys
-r = json.load(open(sys.argv[1] + "/report.json"))
-step = {s["step"]: s["result"] for s in r["steps"]}
-text = open(sys.argv[1] + "/report.md").read()
-tables = [[line.count("|") for line in part.splitlines() if line] for part in text.split("\n\n") if part.startswith("|")]
-assert all(len(set(rows)) == 1 for rows in tables) and len(tables[0]) == len(step) + 2, tables
-assert r["result"] in text and r["summary"] in text and all(r[key] for key in ("machine", "gpus", "toolkit", "commit", "date"))
-assert eval(sys.argv[2]), json.dumps(r, indent=1)
-PY
-}
 gone() { # the process whose number is in $FAKE_PID
     [ -s $FAKE_PID ] && ! kill -0 "$(cat $FAKE_PID)" 2>/dev/null || fail "process $(cat $FAKE_PID) is left"
     rm $FAKE_PID
 }
-says() { grep -q -- "$1" $log || fail "not said: $1"; }
 
 # all is well; what is missing is named
 steps=doctor,kernels,log_probs,graphs,memcheck
@@ -83,7 +52,10 @@ says 'a planted failure'
 FAKE="unit_kernels_devices=hang" check 1 --only kernels,graphs --each 1
 report '"unit_kernels_devices: ended after the 1 s" in step["kernels"] and step["graphs"] == "ok"'
 gone
-FAKE="unit_kernels_devices=hang" check 1 --only kernels,graphs --limit 1
+for limit in 1 4 16 64; do # the first in which the program is started
+    FAKE="unit_kernels_devices=hang" check 1 --only kernels,graphs --limit $limit
+    [ ! -s $FAKE_PID ] || break
+done
 report '"the whole check was up" in step["kernels"] and "not run, because" in step["graphs"] and r["steps"][0]["seconds"] < 60'
 gone
 FAKE="cuda_device=leave" check 0 --only memory
@@ -256,52 +228,4 @@ refused 'there is no room' $tmp/huge.tar.xz
 refused 'it ends before absent' $tmp/absent.tar.xz
 refused 'which is not in its list' $tmp/outside.tar.xz
 (ulimit -f 100 && refused 'File too large' $tmp/check.tar.xz)
-
-# croll itself, from a folder that was packed
-[ "${CROLL_DEVICE:-cpu}" = cuda ] || { echo ok; exit 0; }
-root=$tmp/root python=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
-# in_root COMMAND ..: where docs/cuda.md's "brings" is all there is: no compiler, toolkit, MPI, Redis, environment, nor a network but lo
-in_root() {
-    [ -e $root/usr ] || make_root
-    unshare $([ $(id -u) = 0 ] || echo -r) -mpnf --propagation private bash -c 'ip link set lo up && mount --rbind /dev $0/dev &&
-        mount -t tmpfs tmpfs $0/dev/shm && mount -t proc proc $0/proc && mount --rbind /sys $0/sys && mount --bind $1 $0$1 && root=$0 && shift &&
-        exec chroot $root /usr/bin/env -i PATH=/usr/bin HOME=/root "$@"' $root $python "$@"
-}
-make_root() {
-    local file
-    mkdir -p $root/{dev,proc,sys,tmp,etc,root,usr/bin,$python}
-    ln -s usr/bin $root/bin
-    echo root:x:0:0::/root:/bin/sh >$root/etc/passwd
-    cp $(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))') $root/usr/bin/python3
-    for file in bash sh env awk sed grep pgrep basename cat chmod cp cut date df dirname head ln ls mkdir mktemp mv nproc paste readlink rm \
-        rmdir seq sleep sort tail tee touch tr uname uniq wc; do
-        cp -L $(command -v $file) $root/usr/bin/$file
-    done
-    for file in $(ldd $root/usr/bin/* $python/lib-dynload/*.so 2>&1 | grep -o '/[^ :]*\.so[^ :]*' | grep -v "^$root\|lib-dynload" | sort -u); do
-        mkdir -p $root${file%/*}
-        cp -L $file $root$file
-    done
-}
-mkdir -p $root/work
-check 0 --built "$TOOLS" --only doctor,sft,bits --pack $root/work/real.tar.xz
-cp -r $tree/scripts $root/work
-if in_root /bin/sh -c : 2>$log; then
-    code=0
-    in_root /bin/sh -c 'cd /work && exec scripts/gpu-check real.tar.xz --limit 3000' >$log 2>&1 </dev/null || code=$?
-    [ $code = 0 ] || fail "gpu-check in a root of its own: exit code $code"
-    in_root /bin/sh -c 'PATH=/work/real/bin:$PATH exec /work/real/scripts/mpi 2 sh -c true' >$log 2>&1 || fail "ranks in a root of its own"
-else
-    echo "skipped: a root of its own ($(tail -n 1 $log))"
-    (cd $root/work && scripts/gpu-check real.tar.xz --limit 3000) >$log 2>&1 </dev/null || fail "gpu-check of a folder: exit code $?"
-fi
-mv $root/work/real $tmp
-report 'list(step.values()) == ["ok"] * 3' $tmp/real
-# neither it nor mpirun takes a library of this machine that is in the folder
-log=$tmp/maps
-$tmp/real/bin/mpirun --allow-run-as-root --oversubscribe -n 1 sh -c 'cat /proc/$PPID/maps' >$log 2>&1 || fail "mpirun of the folder"
-ldd $tmp/real/build/cuda-sim/croll | sed 's|/build/cuda-sim/../..||' >>$log
-for text in "$tmp/real/lib/libopen-rte" "$tmp/real/mpi/plugins/mca_" "$tmp/real/lib/libjansson"; do says "$text"; done
-! grep -oE '/[^ ]*\.so[^ ]*' $log | sort -u | grep -v "^$tmp/real/" | grep -vE '/(ld-linux|lib(c|m|nss|resolv|dl|pthread|rt|util))[^/]*$' || fail "libraries of this machine"
-CROLL_SIM_GPUS=0 $tmp/real/scripts/gpu-check --only doctor >$log 2>&1 && fail "no GPU, and passed"
-says 'none is visible to this process'
 echo ok
