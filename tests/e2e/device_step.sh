@@ -4,7 +4,7 @@
 # with heads of 128, there also after 700 tokens (two stretches of keys, several tiles of rows).
 # Arguments choose of gradient, sft, generation. Not covered: rlvr (device_run.sh).
 # also on far
-# also on cuda
+# also on cuda, long
 . tests/e2e/run.inc
 parts=" ${*:-gradient sft generation} "
 wants() { [[ $parts == *" $1 "* ]]; }
