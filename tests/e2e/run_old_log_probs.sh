@@ -4,7 +4,7 @@
 # Not here: a sampler whose log-probs differ (it has none; planted by hand: the weights are those of the pass).
 . tests/e2e/run.inc
 quick_model
-several="max_steps=2 validation=null actor_train.training_args.gradient_accumulation_steps=1"
+several="max_steps=2 validation=null rollout_batch_size=8 actor_train.training_args.per_device_train_batch_size=16 actor_train.training_args.gradient_accumulation_steps=1"
 for epochs in 1 2; do
     job taken$epochs $several ppo_epochs=$epochs
     [ $code = 0 ] || fail "exit code $code"

@@ -4,7 +4,7 @@
 # Not here: states on a device whose memory is not the host's (tests/mesh/modes.c counts those).
 . tests/e2e/run.inc
 quick_model
-short="max_steps=3 init_kl_coef=0.1 eval_steps=1"
+short="max_steps=3 init_kl_coef=0.1 eval_steps=1 rollout_batch_size=8 actor_train.training_args.gradient_accumulation_steps=1"
 reference='reference={model_args: {dtype: fp32}, strategy_args: {strategy_name: fsdp2_infer, strategy_config: {fsdp_size: 2, param_dtype: fp32}}, device_mapping: "list(range(0,2))", infer_batch_size: 64}'
 own='actor_infer.device_mapping=list(range(2,4))'
 job shared $short "$reference"
