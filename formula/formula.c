@@ -1,6 +1,7 @@
 /* formula.c -- the table of formulas, and all but the losses (see formula_loss.c). */
 #include "formula/formula_impl.h"
 #include "kernels/attention.h"
+#include "samples/protocol.h"
 
 #include <float.h>
 #include <math.h>
@@ -185,7 +186,7 @@ cr_status cri_formula_advantage(cri_formula_request *r, const json_t *body, cri_
         {"ref_log_probs", CRI_F_ROWS, 0, &args.ref_log_probs, NULL},
         {"teacher_log_probs", CRI_F_ROWS, 0, &args.teacher_log_probs, NULL},
         {"values", CRI_F_ROWS, 0, &args.values, NULL},
-        {"token_rewards", CRI_F_ROWS, 0, &args.token_scores, NULL},
+        {CR_FIELD_TOKEN_REWARDS, CRI_F_ROWS, 0, &args.token_scores, NULL},
         {"scores", CRI_F_SAMPLES, 0, &args.scores, NULL},
         {"rewards", CRI_F_VALUE, 0, &rewards, NULL},
         {"reward_weights", CRI_F_VALUE, 0, &weights, NULL},

@@ -2,6 +2,7 @@
 #include "pipelines/assemble_impl.h"
 #include "pipelines/why/terms.h"
 #include "reports/metrics.h"
+#include "samples/messages.h"
 
 #include <string.h>
 
@@ -16,15 +17,18 @@ static float *floats_of(const cri_learn_batch *b, cr_batch_column column, size_t
     return out;
 }
 
-/* What the files of rollouts have. */
-static void keep_advantages(cri_learn_batch *b, size_t first, size_t end)
+/* What lines of rollouts/ have; returns only beside the values that they train. */
+static void keep_columns(cri_learn_batch *b, size_t first, size_t end)
 {
-    for (size_t i = first; i < end; i++) {
-        cr_sample *s = &b->r->samples[i];
-        s->advantages = floats_of(b, CR_COLUMN_ADVANTAGES, i);
-        if (!b->batch.of[CR_COLUMN_VALUES]) continue;
-        s->values = floats_of(b, CR_COLUMN_VALUES, i);
-        s->returns = floats_of(b, CR_COLUMN_RETURNS, i);
+    const size_t at = offsetof(cr_sample_line, of);
+
+    for (size_t k = 0; k < cr_sample_lines.num_fields; k++) {
+        const cr_field *f = &cr_sample_lines.fields[k];
+        const cr_batch_column c = (cr_batch_column)((f->at - at) / sizeof(cr_field_array));
+        if (f->at < at || !b->batch.of[c]) continue;
+        if (c == CR_COLUMN_RETURNS && !b->batch.of[CR_COLUMN_VALUES]) continue;
+        for (size_t i = first; i < end; i++)
+            b->r->samples[i].of[c] = floats_of(b, c, i);
     }
 }
 
@@ -182,7 +186,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         .opd_kl = of[CR_COLUMN_OPD_KL] + base,
         .trace = cri_terms_trace(b->terms)};
     if (cr_advantage(&config, &args, err) == CR_OK) {
-        keep_advantages(b, first, end);
+        keep_columns(b, first, end);
         if (b->terms) cri_terms_take_trace(b->terms, first, end);
         cr_metrics_set(m, kept / (double)n, "%s/actor/final_mask_ratio", name);
         if (of[CR_COLUMN_REF]) {

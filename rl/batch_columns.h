@@ -33,7 +33,7 @@ typedef enum cr_batch_travel {
     X(FINAL, "final", false, UNLESS_1)               /* mask without what masks of samples drop */ \
     X(ENTROPY_MASK, "entropy_mask", false, IF_THERE) /* absent: mask */                            \
     X(IS_WEIGHT, "is_weight", false, UNLESS_1)       /* of the train / infer correction */         \
-    X(TOKEN_REWARDS, "token_rewards", false, NEVER)                                                \
+    X(TOKEN_REWARDS, "token_level_rewards", false, NEVER)                                          \
     X(KL, "kl", false, NEVER)                   /* to the reference */                             \
     X(OPD_KL, "opd_kl", false, NEVER)           /* to the teacher */                               \
     X(VALUES, "values", false, NEVER)           /* of the critic before the step */                \

@@ -1,10 +1,13 @@
 /* messages.h -- the records of a sample's life on the streams (docs/exchange.md), from and to any process that
- * reaches Redis: everything is checked before it is used, and CR_EFORMAT says what is wrong. What is read borrows from
- * the record unless it is said to be owned.
+ * reaches Redis, and the line that rollouts/ keeps of it: everything is checked before it is used, and CR_EFORMAT says what is
+ * wrong. What is read borrows from the record or the line unless it is said to be owned.
+ *
+ * Another number for each token in the files: a row of the line's table for its column (rl/batch_columns.h).
  */
 #ifndef CR_MESSAGES_H
 #define CR_MESSAGES_H
 
+#include "rl/batch_columns.h"
 #include "samples/fields.h"
 #include "samples/items/items.h"
 #include "samples/sample.h"
@@ -18,6 +21,7 @@ typedef enum cr_message_kind {
     CR_NUM_MESSAGES
 } cr_message_kind;
 extern const cr_message cr_messages[CR_NUM_MESSAGES];
+extern const cr_message cr_sample_lines;
 
 typedef struct cr_prompt {
     int64_t is_validation;
@@ -46,9 +50,23 @@ typedef struct cr_response {
 
 typedef struct cr_scored {
     double score, reward, seconds;
-    cr_field_text status, detail, metrics;
+    cr_field_text status, detail;
+    cr_field_json metrics;
     cr_field_array token_rewards;
 } cr_scored;
+
+/* A line of rollouts/. */
+typedef struct cr_sample_line {
+    cr_field_text id, domain;
+    int64_t group;
+    cr_field_json tag, prompt, ground_truth, row; /* of its data row */
+    cr_field_array prompt_ids;
+    cr_response response;
+    cr_scored verdict;
+    cr_field_json
+        rewards; /* what each block said, where there are several: its name and its cr_scored */
+    cr_field_array of[CR_NUM_COLUMNS]; /* what the step made; most are in no line */
+} cr_sample_line;
 
 /* A message as the bytes of a record; packed is replaced. */
 CR_MUST cr_status cr_message_pack(cr_message_kind kind, const void *message, cr_buf *packed,
@@ -61,6 +79,13 @@ CR_MUST cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *
 /* What a block of rewards says of a sample of num_ids tokens; likewise. */
 CR_MUST cr_status cr_sample_reward_read(const cr_record *r, size_t num_ids, cr_sample_reward *x,
                                         cr_err *err);
+
+/* The line of a sample, with its newline; line: what is of its row, the rest is set. has_ids: kept ids, too. */
+CR_MUST cr_status cr_sample_line_write(const cr_sample *s, const cr_config *config, bool has_ids,
+                                       cr_sample_line *line, cr_buf *out, cr_err *err);
+/* A line as a sample of the configuration, without row and group, which is owned, also after a failure; line is in memory. */
+CR_MUST cr_status cr_sample_line_read(json_t *from, const cr_config *config, cr_arena *memory,
+                                      cr_sample_line *line, cr_sample *out, cr_err *err);
 void cr_sample_reward_free(cr_sample_reward *x);
 void cr_sample_free(cr_sample *s);
 

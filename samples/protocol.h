@@ -51,6 +51,9 @@ CR_MUST cr_status cr_ask_find(const char *name, const cr_worker_config *w, cr_as
 #define CR_GROUP_REWARD     "reward"
 #define CR_GROUP_PIPELINE   "pipeline"
 
+/* verdicts: what a scoring program gives single tokens */
+#define CR_FIELD_TOKEN_REWARDS "token_rewards"
+
 /* every command, and its reply */
 #define CR_FIELD_OP      "op"
 #define CR_FIELD_REQUEST "request"

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "configs/configs.h"
+#include "rl/batch_columns.h"
 #include "samples/id.h"
 #include "samples/outcome.h"
 #include "samples/segments.h"
@@ -62,12 +63,11 @@ typedef struct cr_sample {
     size_t num_rewards, num_come;
     /* of all rewards, once they have come (cr_sample_merge) */
     cr_outcome outcome;
-    const char *detail;      /* borrowed from rewards */
-    double score, reward;    /* reward: the sum by weight */
-    float *token_rewards;    /* [num_ids] the sum by weight, or NULL */
-    float *advantages;       /* [num_ids] once the step has learned, else NULL */
-    float *values, *returns; /* likewise, with a critic */
-    int64_t version;         /* updates that the weights of its oldest segment have had */
+    const char *detail;        /* borrowed from rewards */
+    double score, reward;      /* reward: the sum by weight */
+    float *token_rewards;      /* [num_ids] the sum by weight, or NULL */
+    float *of[CR_NUM_COLUMNS]; /* [num_ids] what its line has of the step that learned; else NULL */
+    int64_t version;           /* updates that the weights of its oldest segment have had */
 } cr_sample;
 
 /* Its response, which is copied, and an empty prompt. CR_EFORMAT: that of cr_segments_make. */

@@ -1,4 +1,5 @@
 /* answer.c -- answers of scoring programs (see scorer.h). */
+#include "samples/protocol.h"
 #include "scorers/scorer.h"
 
 #include <math.h>
@@ -129,7 +130,7 @@ static cr_status read_verdict(const json_t *root, size_t num_tokens, cr_verdict 
     out->reward = out->score;
     if (reward && !json_is_null(reward)) CR_TRY(read_number(reward, "reward", &out->reward, err));
     CR_TRY(read_metrics(json_object_get(root, "metrics"), out, err));
-    return read_tokens(json_object_get(root, "token_rewards"), num_tokens, out, err);
+    return read_tokens(json_object_get(root, CR_FIELD_TOKEN_REWARDS), num_tokens, out, err);
 }
 
 void cr_verdict_read(const json_t *root, size_t num_tokens, cr_verdict *out)

@@ -116,21 +116,17 @@ static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *v, 
                         .reward = v->reward,
                         .seconds = v->seconds,
                         .status = {status, strlen(status)},
-                        .detail = {v->detail, strlen(v->detail)}};
-    cr_buf packed = {0}, metrics = {0};
+                        .detail = {v->detail, strlen(v->detail)},
+                        .metrics.value = v->metrics};
+    cr_buf packed = {0};
     cr_stream_message message;
 
     if (v->token_rewards) scored.token_rewards = (cr_field_array){v->token_rewards, v->num_tokens};
-    if (v->metrics) {
-        CR_TRY_GOTO(out, cr_json_add_value(&metrics, v->metrics, err));
-        scored.metrics = (cr_field_text){metrics.data, metrics.num_bytes};
-    }
     CR_TRY_GOTO(out, cr_message_pack(CR_MESSAGE_VERDICT, &scored, &packed, err));
     message = (cr_stream_message){CR_STREAM_SCORED, entry->id, packed.data, packed.num_bytes};
     cr_stream_move_later(w->x, entry, CR_GROUP_REWARD, &message, 1);
 out:
     cr_buf_free(&packed);
-    cr_buf_free(&metrics);
     return cr_fail_add(err, "sample %s", entry->id);
 }
 

@@ -3,6 +3,7 @@
 #include "configs/configs.h"
 #include "pipelines/bisect/saved.h"
 #include "pipelines/checkpoint.h"
+#include "samples/messages.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -14,19 +15,17 @@ typedef enum phase { VALIDATION, PROMPTS, GENERATE, REWARD, ADVANTAGE, METRICS, 
 static const char *const phase_names[] = {"validation", "prompts", "generation", "rewards",
                                           "advantages", "metrics", "checkpoint"};
 
-/* Members of a line of rollouts/ and the phase that makes them; others are computed of the samples. */
-static const struct {
-    const char *member;
-    phase of;
-} members[] = {{"id", PROMPTS},         {"group", PROMPTS},      {"domain", PROMPTS},
-               {"tag", PROMPTS},        {"prompt", PROMPTS},     {"ground_truth", PROMPTS},
-               {"prompt_ids", PROMPTS}, {"row", PROMPTS},        {"response", GENERATE},
-               {"ids", GENERATE},       {"log_probs", GENERATE}, {"log_mass", GENERATE},
-               {"kept_ids", GENERATE},  {"spans", GENERATE},     {"observed_ids", GENERATE},
-               {"versions", GENERATE},  {"finish", GENERATE},    {"version", GENERATE},
-               {"score", REWARD},       {"reward", REWARD},      {"status", REWARD},
-               {"detail", REWARD},      {"metrics", REWARD},     {"token_rewards", REWARD},
-               {"rewards", REWARD}};
+/* Of a member of a line of rollouts/. */
+static phase phase_of(const char *member)
+{
+    phase of = ADVANTAGE;
+
+    for (size_t i = 0; i < cr_sample_lines.num_fields; i++)
+        if (strcmp(cr_sample_lines.fields[i].name, member) == 0)
+            while (of > PROMPTS && strcmp(phase_names[of], cr_sample_lines.fields[i].what) != 0)
+                of--;
+    return of;
+}
 
 typedef struct run {
     const char *folder;
@@ -172,10 +171,8 @@ static bool line_differs(json_t *a, json_t *b, double tolerance, phase *limit, c
         json_t *value;
         json_object_foreach(both[from], name, value)
         {
-            phase of = ADVANTAGE;
+            const phase of = phase_of(name);
             cri_difference here = {.path = ""};
-            for (size_t i = 0; i < CR_COUNT(members); i++)
-                if (strcmp(members[i].member, name) == 0) of = members[i].of;
             if (of >= *limit) continue;
             snprintf(here.path, sizeof here.path, "%s", name);
             if (!cri_values_differ(json_object_get(a, name), json_object_get(b, name), tolerance,

@@ -8,222 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- members of a line ---- */
-
-static cr_status bad(const char *name, cr_err *err)
-{
-    return cr_fail(err, CR_EFORMAT, "%s is missing or is not what croll run writes", name);
-}
-
-/* num: SIZE_MAX, or the length it has to have. *out: owned by the caller. */
-static cr_status read_ids(const json_t *line, const char *name, size_t num, int32_t **out,
-                          size_t *num_ids, cr_err *err)
-{
-    const json_t *list = json_object_get(line, name), *id;
-    size_t i;
-
-    if (!json_is_array(list) || (num != SIZE_MAX && json_array_size(list) != num))
-        return bad(name, err);
-    *num_ids = json_array_size(list);
-    *out = CR_NEW_ARRAY(int32_t, *num_ids);
-    json_array_foreach(list, i, id)
-    {
-        json_int_t value = json_integer_value(id);
-        if (!json_is_integer(id) || value < 0 || value > INT32_MAX) return bad(name, err);
-        (*out)[i] = (int32_t)value;
-    }
-    return CR_OK;
-}
-
-static cr_status read_floats(const json_t *line, const char *name, size_t num, float **out,
-                             cr_err *err)
-{
-    const json_t *list = json_object_get(line, name), *x;
-    size_t i;
-
-    if (!json_is_array(list) || json_array_size(list) != num) return bad(name, err);
-    *out = CR_NEW_ARRAY(float, num);
-    json_array_foreach(list, i, x)
-    {
-        if (!json_is_number(x)) return bad(name, err);
-        (*out)[i] = (float)json_number_value(x);
-    }
-    return CR_OK;
-}
-
-static cr_status read_text(const json_t *line, const char *name, const char **out, cr_err *err)
-{
-    *out = json_string_value(json_object_get(line, name));
-    return *out ? CR_OK : bad(name, err);
-}
-
-/* The response, and spans if it is not one segment. */
-static cr_status read_segments(const json_t *line, cr_sample *s, cr_err *err)
-{
-    int32_t *ids = NULL, *spans = NULL, *observed = NULL, *versions = NULL;
-    float *log_probs = NULL;
-    cr_spans from = {.version = json_integer_value(json_object_get(line, "version"))};
-
-    CR_TRY_GOTO(out, read_ids(line, "ids", SIZE_MAX, &ids, &from.num_response, err));
-    CR_TRY_GOTO(out, read_floats(line, "log_probs", from.num_response, &log_probs, err));
-    from.response = ids;
-    from.log_probs = log_probs;
-    if (json_object_get(line, "spans")) {
-        CR_TRY_GOTO(out, read_ids(line, "spans", SIZE_MAX, &spans, &from.num_lengths, err));
-        CR_TRY_GOTO(out,
-                    read_ids(line, "observed_ids", SIZE_MAX, &observed, &from.num_observed, err));
-        CR_TRY_GOTO(out, read_ids(line, "versions", SIZE_MAX, &versions, &from.num_versions, err));
-        from.lengths = spans;
-        from.observed = observed;
-        from.versions = versions;
-    }
-    cr_note(cr_sample_set_response(s, &from, err));
-out:
-    cr_free(versions);
-    cr_free(observed);
-    cr_free(spans);
-    cr_free(log_probs);
-    cr_free(ids);
-    return err->status;
-}
-
-static cr_status read_kept(const json_t *line, cr_sample *s, cr_err *err)
-{
-    const json_t *lists = json_object_get(line, "kept_ids"), *list, *id;
-    size_t t, i, at = 0;
-
-    if (!json_object_get(line, "log_mass")) return CR_OK;
-    CR_TRY(read_floats(line, "log_mass", s->num_ids, &s->kept.log_mass, err));
-    if (!lists)
-        return cr_fail(
-            err, CR_EABSENT,
-            "kept_ids is not there (a step with more than 4 Mi of them leaves them out): "
-            "what tokens were drawn from is not known");
-    if (!json_is_array(lists) || json_array_size(lists) != s->num_ids) return bad("kept_ids", err);
-    json_array_foreach(lists, t, list) s->kept.num_ids += json_array_size(list);
-    s->kept.num = CR_NEW_ARRAY(int32_t, s->num_ids);
-    s->kept.ids = CR_NEW_ARRAY(int32_t, s->kept.num_ids);
-    json_array_foreach(lists, t, list)
-    {
-        if (!json_is_array(list)) return bad("kept_ids", err);
-        s->kept.num[t] = (int32_t)json_array_size(list);
-        json_array_foreach(list, i, id)
-        {
-            if (!json_is_integer(id) || json_integer_value(id) < 0) return bad("kept_ids", err);
-            s->kept.ids[at++] = (int32_t)json_integer_value(id);
-        }
-    }
-    return CR_OK;
-}
-
-/* ---- verdicts ---- */
-
-typedef struct verdict {
-    cr_outcome outcome;
-    const char *detail; /* borrowed from the line */
-    double score, reward;
-} verdict;
-
-static cr_status read_verdict(const json_t *from, verdict *v, cr_err *err)
-{
-    const char *status;
-    const json_t *score = json_object_get(from, "score"), *reward = json_object_get(from, "reward");
-
-    CR_TRY(read_text(from, "status", &status, err));
-    CR_TRY(read_text(from, "detail", &v->detail, err));
-    v->outcome = cr_outcome_find(status);
-    if (v->outcome == CR_OUTCOME_NONE) return bad("status", err);
-    if (v->outcome != CR_OUTCOME_OK) return CR_OK;
-    if (!json_is_number(score)) return bad("score", err);
-    if (!json_is_number(reward)) return bad("reward", err);
-    v->score = json_number_value(score);
-    v->reward = json_number_value(reward);
-    return CR_OK;
-}
-
-/* from: what one block said, or the whole line where there is one block. */
-static cr_status read_reward(const json_t *from, size_t num_ids, cr_sample_reward *x, cr_err *err)
-{
-    verdict v = {0};
-
-    CR_TRY(read_verdict(from, &v, err));
-    x->outcome = v.outcome;
-    x->score = v.score;
-    x->reward = v.reward;
-    x->detail = cr_strdup(v.detail);
-    x->has_come = true;
-    x->num_ids = num_ids;
-    if (json_object_get(from, "metrics") && !json_is_object(json_object_get(from, "metrics")))
-        return bad("metrics", err);
-    x->metrics = json_incref(json_object_get(from, "metrics"));
-    return json_object_get(from, "token_rewards")
-               ? read_floats(from, "token_rewards", num_ids, &x->token_rewards, err)
-               : CR_OK;
-}
-
-/* The sample's verdict is taken as it is written, so that it has the bits of the sum by weight. */
-static cr_status read_rewards(const json_t *line, const cr_config *config, cr_sample *s,
-                              cr_err *err)
-{
-    json_t *several = json_object_get(line, "rewards"), *one;
-    const char *name;
-    verdict v = {0};
-
-    CR_TRY(read_verdict(line, &v, err));
-    if (several && json_object_size(several) == 0) return bad("rewards", err);
-    s->num_rewards = several ? json_object_size(several) : 1;
-    s->rewards = CR_NEW_ARRAY(cr_sample_reward, s->num_rewards);
-    s->rewards[0].block = s->domain;
-    if (!several) CR_TRY(read_reward(line, s->num_ids, s->rewards, err));
-    json_object_foreach(several, name, one)
-    {
-        const cr_reward_config *block = cr_config_find_reward(config, name);
-        if (!block) return cr_fail(err, CR_EFORMAT, "rewards has no block '%s'", name);
-        s->rewards[s->num_come].block = (int)(block - config->rewards);
-        CR_TRY(read_reward(one, s->num_ids, &s->rewards[s->num_come], err));
-        s->num_come++;
-    }
-    s->num_come = s->num_rewards;
-    s->outcome = v.outcome;
-    s->score = v.score;
-    s->reward = v.reward;
-    for (size_t k = 0; k < s->num_rewards; k++)
-        if (strcmp(s->rewards[k].detail, v.detail) == 0) s->detail = s->rewards[k].detail;
-    if (!s->detail) s->detail = s->rewards[0].detail;
-    return json_object_get(line, "token_rewards")
-               ? read_floats(line, "token_rewards", s->num_ids, &s->token_rewards, err)
-               : CR_OK;
-}
-
-/* ---- a line ---- */
-
-cr_status cr_recorded_sample(const json_t *line, const cr_config *config, cr_sample *out,
-                             cr_err *err)
-{
-    const char *id, *domain, *finish, *response;
-    const cr_reward_config *block;
-    char *end;
-
-    *out = (cr_sample){0};
-    CR_TRY(read_text(line, "id", &id, err));
-    out->id = strtoull(id, &end, 16);
-    if (strlen(id) != 16 || *end) return bad("id", err);
-    CR_TRY(read_text(line, "domain", &domain, err));
-    block = cr_config_find_reward(config, domain);
-    if (!block) return cr_fail(err, CR_EFORMAT, "rewards has no domain '%s'", domain);
-    out->domain = (int)(block - config->rewards);
-    CR_TRY(read_text(line, "response", &response, err));
-    out->response_bytes = json_string_length(json_object_get(line, "response"));
-    out->response = cr_strndup(response, out->response_bytes);
-    CR_TRY(read_text(line, "finish", &finish, err));
-    if (strlen(finish) >= sizeof out->finish) return bad("finish", err);
-    memcpy(out->finish, finish, strlen(finish) + 1);
-    if (!json_is_integer(json_object_get(line, "version"))) return bad("version", err);
-    CR_TRY(read_segments(line, out, err));
-    CR_TRY(read_kept(line, out, err));
-    return read_rewards(line, config, out, err);
-}
-
 /* ---- rows of the data files ---- */
 
 typedef struct row_at {
@@ -283,11 +67,9 @@ static int64_t find_row(const reading *r, const int32_t *ids, size_t num_ids, co
 }
 
 /* The first sample of a group has its row, the others follow it. */
-static cr_status place(const reading *r, const json_t *line, cr_sample *s, cr_err *err)
+static cr_status place(const reading *r, const cr_sample_line *line, cr_sample *s, cr_err *err)
 {
-    const json_t *json = json_object_get(line, "row");
-    size_t num = r->out->num_samples, num_ids;
-    int32_t *ids = NULL;
+    const size_t num = r->out->num_samples;
     int64_t row;
 
     s->group = num / r->out->group_size;
@@ -295,16 +77,14 @@ static cr_status place(const reading *r, const json_t *line, cr_sample *s, cr_er
         s->row = s[-1].row;
         return CR_OK;
     }
-    if (!json) return bad("row", err);
-    if (read_ids(line, "prompt_ids", SIZE_MAX, &ids, &num_ids, err) == CR_OK) {
-        row = find_row(r, ids, num_ids, json);
-        s->row = (uint32_t)row;
-        if (row < 0)
-            cr_fail(err, CR_EABSENT,
-                    "its row is not in the data files, or has another prompt there");
-    }
-    cr_free(ids);
-    return err->status;
+    if (!line->row.value)
+        return cr_fail(err, CR_EFORMAT, "row is missing, which the first sample of a group has");
+    row = find_row(r, line->prompt_ids.data, line->prompt_ids.num, line->row.value);
+    if (row < 0)
+        return cr_fail(err, CR_EABSENT,
+                       "its row is not in the data files, or has another prompt there");
+    s->row = (uint32_t)row;
+    return CR_OK;
 }
 
 /* A train rank has room for it, and it was drawn as the configuration says. */
@@ -333,18 +113,22 @@ static void count(cr_rollout *out, const cr_config *config, const cr_dataset *da
 static cr_status add_line(reading *r, const char *text, size_t num_bytes, cr_err *err)
 {
     cr_rollout *out = r->out;
+    cr_arena *memory;
+    cr_sample_line line;
     cr_sample *s;
-    json_t *line = NULL;
+    json_t *root = NULL;
 
-    CR_TRY(cr_json_parse_integers(text, num_bytes, NULL, CR_JSON_EXACT, &line, err));
+    CR_TRY(cr_json_parse_integers(text, num_bytes, NULL, CR_JSON_EXACT, &root, err));
+    memory = cr_arena_create(1 << 16);
     out->samples = cr_grow(out->samples, out->num_samples, &r->capacity, sizeof *out->samples);
     s = &out->samples[out->num_samples];
-    cr_note(cr_recorded_sample(line, r->config, s, err));
-    if (err->status == CR_OK) cr_note(place(r, line, s, err));
+    cr_note(cr_sample_line_read(root, r->config, memory, &line, s, err));
+    if (err->status == CR_OK) cr_note(place(r, &line, s, err));
     if (err->status == CR_OK) cr_note(check(r, s, err));
     out->num_samples++; /* cr_rollout_free has it, too */
     if (err->status == CR_OK) count(out, r->config, r->data, s);
-    json_decref(line);
+    cr_arena_destroy(memory);
+    json_decref(root);
     return err->status;
 }
 

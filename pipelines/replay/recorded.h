@@ -19,8 +19,5 @@ CR_MUST cr_status cr_recorded_rollout(const char *folder, int64_t step, const cr
  * orders are not those in which that run drew, as with another seed; cursors are then as they were. */
 bool cr_recorded_follow(const cr_rollout *r, const cr_dataset *data, cr_order *orders,
                         cr_cursor *cursors, size_t num_domains);
-/* A line of that file as a sample of the configuration; row is not set. CR_EFORMAT: the member. */
-CR_MUST cr_status cr_recorded_sample(const json_t *line, const cr_config *config, cr_sample *out,
-                                     cr_err *err);
 
 #endif

@@ -1,7 +1,6 @@
 /* fuzz_metrics.c -- arbitrary bytes as metrics.jsonl and, after a NUL, as samples of a rollout: what a
  * resumed run keeps are lines of steps before it, run.html is written, and samples can be scored again or are no samples. */
 #include "base/json.h"
-#include "pipelines/replay/recorded.h"
 #include "reports/report.h"
 #include "reports/tracker.h"
 #include "samples/messages.h"
@@ -14,14 +13,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* A line as a sample that is trained on again. */
 static void train_again(const cr_config *config, const char *text, size_t num)
 {
+    cr_arena *memory = cr_arena_create(1 << 12);
+    cr_sample_line of;
     cr_sample sample = {0};
     json_t *line = NULL;
     cr_err err = {0};
 
     if (cr_json_parse_integers(text, num, NULL, CR_JSON_EXACT, &line, &err) == CR_OK &&
-        cr_recorded_sample(line, config, &sample, &err) == CR_OK)
+        cr_sample_line_read(line, config, memory, &of, &sample, &err) == CR_OK)
         CR_CHECK(sample.num_rewards > 0 && sample.detail, "%.*s", (int)num, text);
     cr_sample_free(&sample);
+    cr_arena_destroy(memory);
     json_decref(line);
 }
 

@@ -186,7 +186,7 @@ static void messages(void **state)
     assert_false(cr_record_has_value(&v, "seconds") || cr_record_has_value(&v, "metrics"));
     assert_int_equal(cr_message_read(&cr_messages[CR_MESSAGE_VERDICT], &v, &verdict, &err), CR_OK);
     check_near(verdict.reward, -2, 0);
-    assert_true(verdict.token_rewards.num == 2 && !verdict.metrics.data);
+    assert_true(verdict.token_rewards.num == 2 && !verdict.metrics.value);
     cr_record_free(&r);
     cr_record_free(&v);
     for (int i = 0; i < CR_NUM_MESSAGES; i++)
@@ -194,6 +194,32 @@ static void messages(void **state)
     assert_int_equal(cr_file_read("docs/exchange.md", &page, &err), CR_OK);
     if (!strstr(page.data, table.data)) fail_msg("docs/exchange.md needs:\n%s", table.data);
     cr_buf_free(&table);
+    cr_buf_free(&page);
+}
+
+/* docs/bisect.md has the members of a line of rollouts/ beside the phase that makes them. */
+static void lines(void **state)
+{
+    static const char *const phases[] = {"prompts", "generation", "rewards"};
+    cr_buf page = {0};
+    cr_err err = {0};
+
+    (void)state;
+    assert_int_equal(cr_file_read("docs/bisect.md", &page, &err), CR_OK);
+    for (size_t k = 0; k < CR_COUNT(phases); k++) {
+        const char *between = k ? "" : "`rollouts/step-N.jsonl`: ";
+        cr_buf row = {0};
+        cr_buf_addf(&row, "\n| %s | ", phases[k]);
+        for (size_t i = 0; i < cr_sample_lines.num_fields; i++) {
+            const cr_field *f = &cr_sample_lines.fields[i];
+            if (strcmp(f->what, phases[k]) != 0 || f->type == CR_TYPE_COUNTS) continue;
+            cr_buf_addf(&row, "%s`%s`", between, f->name);
+            between = ", ";
+        }
+        cr_buf_adds(&row, " |");
+        if (!strstr(page.data, row.data)) fail_msg("docs/bisect.md needs: %s", row.data);
+        cr_buf_free(&row);
+    }
     cr_buf_free(&page);
 }
 
@@ -408,6 +434,7 @@ int main(void)
                                        cmocka_unit_test(names_of_samples),
                                        cmocka_unit_test(ids_of_samples),
                                        cmocka_unit_test(messages),
+                                       cmocka_unit_test(lines),
                                        cmocka_unit_test(rows_of_a_train_rank),
                                        cmocka_unit_test(sums_of_updates),
                                        cmocka_unit_test(columns_of_a_step),

@@ -85,6 +85,8 @@ static void round_trips(void **state)
     cr_sample s = {0}, again;
     const cr_rollout rollout = {.samples = &s, .num_samples = 1, .group_size = 1};
     cr_run run = {.config = &config, .output_dir = folder};
+    cr_arena *memory = cr_arena_create(1 << 12);
+    cr_sample_line of;
     json_t *line;
     cr_record r;
     cr_buf packed = {0};
@@ -111,9 +113,10 @@ static void round_trips(void **state)
     must(cr_rollout_write(&run, &rollout, &data, 0, /*is_validation=*/false, &err), &err);
     path = cr_recorded_path(folder, 0);
     must(cr_json_read_file(path, &line, &err), &err);
-    must(cr_recorded_sample(line, &config, &again, &err), &err);
+    must(cr_sample_line_read(line, &config, memory, &of, &again, &err), &err);
     check_sample(&again);
     json_decref(line);
+    cr_arena_destroy(memory);
     json_decref(row.json);
     must(cr_remove_tree(folder, &err), &err);
     cr_free(path);
