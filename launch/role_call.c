@@ -14,6 +14,7 @@ static cr_record command_of(const cr_role_call *call, int part)
         out.owned = NULL;
         out.head = json_copy(call->command->head);
     }
+    if (call->is_base) cr_record_set_int(&out, CR_FIELD_IS_BASE, 1);
     if (call->batch) cr_sample_batch_write(call->batch, &call->deal, part, call->columns, &out);
     return out;
 }
@@ -34,6 +35,8 @@ static cr_status ask_role(cr_run *run, cr_role_call *call, cr_role role, cr_err 
 
 cr_status cr_role_call_begin(cr_run *run, cr_role_call *call, cr_err *err)
 {
+    call->is_base = call->role == CR_ROLE_REFERENCE && run->config->reference.is_of_trainer;
+    if (call->is_base) call->role = CR_ROLE_TRAIN;
     call->requests = CR_NEW_ARRAY(cr_request, run->layout.num_ranks);
     call->replies = CR_NEW_ARRAY(cr_record, run->layout.num_ranks);
     if (call->batch) {

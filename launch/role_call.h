@@ -17,7 +17,8 @@
 #include "samples/train.h"
 
 typedef struct cr_role_call {
-    cr_role role; /* CR_NUM_ROLES: every role of the run that takes the command */
+    /* CR_NUM_ROLES: every role of the run that takes the command; a reference that is_of_trainer is asked for where it is */
+    cr_role role;
     cr_ask ask;
     const cr_record *command; /* what every rank gets, or NULL; borrowed */
     cr_sample_batch *batch;   /* or NULL; borrowed */
@@ -25,6 +26,7 @@ typedef struct cr_role_call {
     unsigned columns;         /* of the batch, as bits 1 << cr_batch_column */
     cr_metrics
         *metrics; /* for the seconds and bytes of the phase (reports/phase_metrics.h), or NULL */
+    bool is_base; /* set: the adapters of the ranks are off, which are those of the trained role */
     /* owned */
     cr_request *requests;
     cr_record *replies; /* [num] once it has finished: in order of roles and ranks */

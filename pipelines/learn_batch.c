@@ -44,18 +44,17 @@ cr_status cri_ask_role(cr_run *run, cr_role role, cri_learn_batch *b, cr_batch_c
                        cr_metrics *m, cr_err *err)
 {
     const cr_config *c = run->config;
-    const bool is_base = role == CR_ROLE_REFERENCE && c->reference.is_of_trainer,
-               is_train = cr_ask_is_for(CR_ASK_TRAIN_STEP, run->layout.role[role].worker),
+    const bool is_train = cr_ask_is_for(CR_ASK_TRAIN_STEP, run->layout.role[role].worker),
                is_critic = role == CR_ROLE_CRITIC;
     cr_record command = {0};
-    cr_role_call call = {.role = is_base ? CR_ROLE_TRAIN : role,
+    cr_role_call call = {.role = role,
                          .ask = is_critic ? CR_ASK_VALUES : CR_ASK_LOG_PROBS,
                          .command = &command,
                          .batch = &b->batch,
                          .metrics = m};
 
-    if (is_base) cr_record_set_int(&command, CR_FIELD_IS_BASE, 1);
-    if (is_train || (is_base && !c->teacher.is_needed))
+    if (is_train ||
+        (role == CR_ROLE_REFERENCE && c->reference.is_of_trainer && !c->teacher.is_needed))
         cr_record_set_int(&command, CR_FIELD_OFFLOAD, 0); /* these ranks train next */
     if (cr_role_call_run(run, &call, err) == CR_OK)
         cr_note(cr_role_call_read(&call, is_critic ? CR_FIELD_VALUES : CR_FIELD_LOG_PROBS, column,

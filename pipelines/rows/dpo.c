@@ -55,7 +55,7 @@ static cr_status ask_reference(cr_rows *r, cr_sample_batch *b, cr_err *err)
     const dpo *d = r->own;
 
     return d->service ? cr_role_service_ask(d->service, r->run, b, CR_COLUMN_REF, err)
-                      : cr_rows_log_probs(r, CR_ROLE_REFERENCE, b, CR_COLUMN_REF, err);
+                      : cr_rows_log_probs(r, b, CR_COLUMN_REF, err);
 }
 
 /* Rows that the table does not have yet. */
@@ -219,7 +219,7 @@ static cr_status validate_rows(cr_rows *r, size_t first, size_t end, cr_sample_b
     batch_of(r->validation.rows, rows, end - first, &b);
     if (cr_rows_put_images(r, &r->validation, rows, 0, end - first, err) == CR_OK &&
         add_reference(r, &d->validation, rows, end - first, &b, err) == CR_OK)
-        cr_note(cr_rows_log_probs(r, CR_ROLE_TRAIN, &b, CR_COLUMN_LOG_PROBS, err));
+        cr_note(cr_rows_log_probs(r, &b, CR_COLUMN_LOG_PROBS, err));
     for (size_t c = 0; c < CR_COUNT(columns) && err->status == CR_OK; c++)
         memcpy(cr_sample_batch_add(all, columns[c]) + all->start[2 * first], b.of[columns[c]],
                b.num_tokens * sizeof(double));

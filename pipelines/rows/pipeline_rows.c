@@ -162,21 +162,15 @@ cr_status cr_rows_update(cr_rows *r, cr_sample_batch *b, const uint64_t counts[C
     return err->status;
 }
 
-cr_status cr_rows_log_probs(cr_rows *r, cr_role role, cr_sample_batch *b, cr_batch_column column,
-                            cr_err *err)
+cr_status cr_rows_log_probs(cr_rows *r, cr_sample_batch *b, cr_batch_column column, cr_err *err)
 {
-    const bool is_base = role == CR_ROLE_REFERENCE && r->c->reference.is_of_trainer;
-    cr_record command = {0};
-    cr_role_call call = {.role = is_base ? CR_ROLE_TRAIN : role,
+    cr_role_call call = {.role = column == CR_COLUMN_REF ? CR_ROLE_REFERENCE : CR_ROLE_TRAIN,
                          .ask = CR_ASK_LOG_PROBS,
-                         .command = &command,
                          .batch = b};
 
-    if (is_base) cr_record_set_int(&command, CR_FIELD_IS_BASE, 1);
     if (cr_role_call_run(r->run, &call, err) == CR_OK)
         cr_note(cr_role_call_read(&call, CR_FIELD_LOG_PROBS, column, err));
     cr_role_call_free(&call);
-    cr_record_free(&command);
     return err->status;
 }
 

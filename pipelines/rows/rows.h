@@ -59,10 +59,9 @@ CR_MUST cr_status cr_rows_put_images(cr_rows *r, const cr_dataset *data, const u
 CR_MUST cr_status cr_rows_update(cr_rows *r, cr_sample_batch *b,
                                  const uint64_t counts[CR_MINI_COUNTS], double lr,
                                  cr_train_sums *sums, cr_err *err);
-/* Log-probs of a role that scores, or of the trained one, over the batch, into a column. A reference that is_of_trainer is asked for
- * where it is. */
-CR_MUST cr_status cr_rows_log_probs(cr_rows *r, cr_role role, cr_sample_batch *b,
-                                    cr_batch_column column, cr_err *err);
+/* Log-probs over the batch, of the role that trains into CR_COLUMN_LOG_PROBS, of the reference into CR_COLUMN_REF. */
+CR_MUST cr_status cr_rows_log_probs(cr_rows *r, cr_sample_batch *b, cr_batch_column column,
+                                    cr_err *err);
 /* Rows of the validation set that are computed at a time. */
 size_t cr_rows_num_at_once(const cr_rows *r);
 

@@ -121,7 +121,7 @@ static cr_status ask_rows(cr_rows *r, size_t first, size_t end, double *nll, cr_
 
     CR_TRY(cr_rows_put_images(r, &r->validation, NULL, first, end - first, err));
     batch_of(r, r->validation.rows + first, NULL, end - first, &batch);
-    cr_note(cr_rows_log_probs(r, CR_ROLE_TRAIN, &batch, CR_COLUMN_LOG_PROBS, err));
+    cr_note(cr_rows_log_probs(r, &batch, CR_COLUMN_LOG_PROBS, err));
     for (size_t k = 0; k < batch.num && err->status == CR_OK; k++) {
         const double *mask = batch.of[CR_COLUMN_MASK];
         for (size_t t = batch.start[k]; t < batch.start[k + 1]; t++)
