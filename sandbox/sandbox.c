@@ -167,13 +167,6 @@ void cr_sandbox_close(cr_sandbox *s)
     cr_free(s);
 }
 
-bool cr_sandbox_is_free(const cr_sandbox *s)
-{
-    for (size_t i = 0; i < s->args.num_slots; i++)
-        if (!s->slots[i].program) return s->num_ended < s->args.num_slots;
-    return false;
-}
-
 /* ---- programs ---- */
 
 static int file_of(const void *data, size_t num_bytes)

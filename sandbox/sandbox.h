@@ -7,7 +7,7 @@
  * is started for each program with the path of the program's file.
  *
  *     cr_sandbox_open(&args, &sandbox, err)       refused with the reason where the kernel forbids it
- *     cr_sandbox_start(sandbox, &program)         while cr_sandbox_is_free
+ *     cr_sandbox_start(sandbox, &program)         at most num_slots that have not come back
  *     cr_sandbox_next(sandbox, wait_s, -1)        the next one that has ended
  *
  * Ownership: the caller owns programs, which are lent to the sandbox until they come back. When the sandbox or its process
@@ -67,7 +67,6 @@ typedef struct cr_program {
 CR_MUST cr_status cr_sandbox_open(const cr_sandbox_args *args, cr_sandbox **out, cr_err *err);
 void cr_sandbox_close(cr_sandbox *s); /* accepts NULL; programs end */
 
-bool cr_sandbox_is_free(const cr_sandbox *s);
 void cr_sandbox_start(cr_sandbox *s,
                       cr_program *program); /* one that cannot start comes back broken */
 /* A program that has ended, waited for at most wait_s; NULL: none, or other_fd (if it is not -1) can be read. */

@@ -112,11 +112,6 @@ int64_t cr_compute_remove(cr_compute *c, cr_job *job)
     return used;
 }
 
-bool cr_compute_is_idle(const cr_compute *c)
-{
-    return c->num_jobs == 0;
-}
-
 static void charge(entry *e, int64_t tokens)
 {
     cr_share_use(e->share, tokens);

@@ -47,7 +47,6 @@ void cr_compute_free(cr_compute *c); /* with its jobs */
 
 /* Takes the job. share: of its tenant, borrowed until it is removed. */
 void cr_compute_add(cr_compute *c, cr_job *job, cr_share *share);
-bool cr_compute_is_idle(const cr_compute *c); /* no job, done or not */
 /* Some work for every kind of job. CR_OK or what broke the model: the process cannot go on. */
 CR_MUST cr_status cr_compute_step(cr_compute *c, cr_err *err);
 /* Take a job out: one that is done, or one that is not wanted any more. Returns the tokens that it has used. */
