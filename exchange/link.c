@@ -28,7 +28,7 @@ struct cri_link {
 
 /* ---- the address ---- */
 
-/* The whole text as a number from least to most. */
+/* The whole text as a number from min to max. */
 static bool parse_int(const char *text, long min, long max, int *out)
 {
     char *end;

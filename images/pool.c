@@ -195,12 +195,12 @@ static void take(cr_image_pool *pool, worker *w)
 
 static cr_status give(cr_image_pool *pool, worker *w, cr_image_job *job, cr_err *err)
 {
-    const struct timeval most = {.tv_sec = (time_t)pool->max_seconds + 1};
+    const struct timeval max = {.tv_sec = (time_t)pool->max_seconds + 1};
     const task t = {.num_bytes = job->num_bytes, .size_only = job->size_only};
 
     if (!w->pid) CR_TRY(start(pool, w, err));
-    setsockopt(w->fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
-    setsockopt(w->fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+    setsockopt(w->fd, SOL_SOCKET, SO_RCVTIMEO, &max, sizeof max);
+    setsockopt(w->fd, SOL_SOCKET, SO_SNDTIMEO, &max, sizeof max);
     job->err = (cr_err){0};
     job->image = (cr_image){0};
     w->job = job;

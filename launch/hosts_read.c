@@ -31,7 +31,7 @@ static bool skip(part *p, const char *text)
     return true;
 }
 
-/* A number from 1 to most, or 0. */
+/* A number from 1 to max, or 0. */
 static int take_number(part *p, int max)
 {
     size_t num = span(p, digits);

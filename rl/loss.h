@@ -128,9 +128,9 @@ typedef struct cr_loss_args {
     cr_loss_metrics metrics;
 } cr_loss_args;
 void cr_policy_loss(const cr_loss_config *c, cr_loss_args *a);
-/* Weight of each sample's policy loss: 0.5 + 1.5 clip(difficulty, 0, 1), times 1.5 - (length - least)
- * / (largest - least), scaled so that the mean over the samples with is_trained != 0 is 1; least and
- * largest are of those. difficulty NULL, lengths NULL: without that factor. */
+/* Weight of each sample's policy loss: 0.5 + 1.5 clip(difficulty, 0, 1), times 1.5 - (length - min)
+ * / (max - min), scaled so that the mean over the samples with is_trained != 0 is 1; min and
+ * max are of those. difficulty NULL, lengths NULL: without that factor. */
 void cr_sample_weights(size_t num, const double *difficulty, const double *lengths,
                        const double *is_trained, double *out);
 /* Counts of one part, to be added up into cr_denominators. */

@@ -47,9 +47,9 @@ static void apply_filter(cr_err *err)
                 strerror(errno));
 }
 
-static void limit(int what, rlim_t most)
+static void limit(int what, rlim_t max)
 {
-    const struct rlimit both = {most, most};
+    const struct rlimit both = {max, max};
 
     (void)!setrlimit((__rlimit_resource_t)what, &both);
 }

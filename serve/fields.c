@@ -7,7 +7,7 @@
 #define AT(member)     offsetof(cri_draft, member)
 #define HOW(member)    AT(request.sampling.member)
 #define WANTED(member) AT(request.wanted.member)
-/* a table's row is {name, state, type, at, least, most, choices, groups, help} */
+/* a table's row is {name, state, type, at, min, max, choices, groups, help} */
 /* clang-format off */
 #define FLAG(name, at, help)                  {name, CRI_BUILT, CRI_FLAG, at, 0, 0, NULL, NULL, help}
 #define INTEGER(name, at, min, max, help)  {name, CRI_BUILT, CRI_INTEGER, at, min, max, NULL, NULL, help}

@@ -36,7 +36,7 @@ void cr_line_fail(cr_line *line, const char *sentence)
 
 /* ---- checks of one line ---- */
 
-/* A list of whole numbers from least to most; labels know -100 as well. */
+/* A list of ids of the vocabulary; labels know -100 as well. */
 static cr_status read_ids(const json_t *list, const char *key, const cr_line_rules *rules,
                           bool is_labels, int32_t **out, size_t *num, cr_err *err)
 {

@@ -164,7 +164,7 @@ static uint32_t sort_key(float z)
     return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
 }
 
-/* Those with z >= least, largest first, equal ones in order of ids (radix sort: stable). The result
+/* Those with z >= min, largest first, equal ones in order of ids (radix sort: stable). The result
  * is s->candidates again. */
 static size_t collect(sampler *s, float min)
 {
@@ -188,7 +188,7 @@ static size_t collect(sampler *s, float min)
     return num;
 }
 
-/* Turn the first candidates into weights e^(z - most) until their mass reaches `wanted`; how many,
+/* Turn the first candidates into weights e^(z - max) until their mass reaches `wanted`; how many,
  * and which of them is last. */
 static size_t take_mass(candidate *c, size_t num, float max, double wanted, double *mass,
                         candidate *last)

@@ -172,8 +172,8 @@ CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *cons
     if (g < vectors) take_columns(num, 1, is_shared, rows, tiles, head_dim, g, keys, p, shrink);
 }
 
-/* p = e^(s - most) for a row's 64 keys, most being the largest so far: what went before shrinks. A
- * row that has seen no key yet (a window that begins later) has most -inf and weights 0. */
+/* p = e^(s - max) for a row's 64 keys, max being the largest so far: what went before shrinks. A
+ * row that has seen no key yet (a window that begins later) has max -inf and weights 0. */
 CR_INLINE void weigh(row *r, const vf s[TILE_VECTORS], int64_t keys, float p[TILE], float *old_max)
 {
     vf all = s[0];

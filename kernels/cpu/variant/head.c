@@ -501,7 +501,7 @@ CR_INLINE float weigh_group(const float *z, int64_t n, float max, float inverse,
     return v_sum(e[0]);
 }
 
-/* Weights e^((z - most) / T) are summed in groups of 16 (one tree for every width of vectors), then of all; the draw walks down the same
+/* Weights e^((z - max) / T) are summed in groups of 16 (one tree for every width of vectors), then of all; the draw walks down the same
  * sums, so nothing is added twice in another order. */
 static int32_t draw_token(const float *all, int64_t vocab_size, float temperature, float u,
                           float *weight)

@@ -72,7 +72,7 @@ static __device__ __forceinline__ void scores(const shared_tiles &s, const block
     }
 }
 
-/* p becomes e^(p - most), most the largest so far. A row that has seen no key yet has most -inf and weights 0. */
+/* p becomes e^(p - max), max the largest so far. A row that has seen no key yet has max -inf and weights 0. */
 static __device__ __forceinline__ void weigh(const shared_tiles &s)
 {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;

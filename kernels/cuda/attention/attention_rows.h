@@ -46,7 +46,7 @@ static __device__ __forceinline__ void hide(float (&s)[KEYS / 8][4], const block
         }
 }
 
-/* s becomes 2^(scale (s - most)), most the largest so far; what was summed before is scaled to it. */
+/* s becomes 2^(scale (s - max)), max the largest so far; what was summed before is scaled to it. */
 template <int D>
 static __device__ __forceinline__ void weigh(float (&s)[KEYS / 8][4], warp_rows<D> &w, float scale)
 {

@@ -1,11 +1,11 @@
 /* draw.cu -- one id from each row of logits: processors, temperature, filters, draw, and the numbers of what was drawn (cr_draw).
  *
- * Probabilities are whole numbers, e^(z - most) in units of 2^-42, so that their sums are exact: any number of blocks, order of
+ * Probabilities are whole numbers, e^(z - max) in units of 2^-42, so that their sums are exact: any number of blocks, order of
  * threads and of atomics gives the same bits, and a row does not depend on the other rows. The same ids as on the cpu but where the last
  * bits of a sum decide.
  *
  * Mapping: pieces of 8192 tokens of a row are blocks of 512 threads. find_max: the largest token of each. weigh: the mass of each, and
- * of a row with filters a histogram over most - z in 64ths, of counts (top_k) or masses, 2048 bins. collect: the ids of the tokens up to the bin
+ * of a row with filters a histogram over max - z in 64ths, of counts (top_k) or masses, 2048 bins. collect: the ids of the tokens up to the bin
  * where top_k or top_p is reached, in the order of ids, hardly more than are kept. Then draw_tokens, a block a row: without filters the
  * piece, and in it the token, where u is reached; with filters, among the collected tokens in the order of falling logits, equal ones by
  * id: three histograms of 2048 bins (11, 11, 10 bits of the key) find the place where a count (top_k) or a mass (top_p, u) is reached;

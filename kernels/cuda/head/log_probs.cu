@@ -64,7 +64,7 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
     return max;
 }
 
-/* The state takes in a tile whose sums are relative to `most`, the larger of both; scale: e^(state's - most). The products are
+/* The state takes in a tile whose sums are relative to `max`, the larger of both; scale: e^(state's - max). The products are
  * fused by name: two kernels join tiles, and their bits must not depend on the compiler. */
 static __device__ __forceinline__ void join(log_prob_state *s, float max, float scale, float sum,
                                             float moment)
@@ -118,7 +118,7 @@ static __device__ __forceinline__ float find_max(const tile_logits &t, float lab
     return block_max(max, shared);
 }
 
-/* The sums of a tile relative to `most`, in every thread. */
+/* The sums of a tile relative to `max`, in every thread. */
 static __device__ __forceinline__ void add_logits(const tile_logits &t, float max, float &sum,
                                                   float &moment, float *shared)
 {
