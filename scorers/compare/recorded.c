@@ -1,6 +1,8 @@
 /* recorded.c -- see recorded.h. */
 #include "scorers/compare/recorded.h"
+#include "samples/fields.h"
 #include "samples/id.h"
+#include "samples/protocol.h"
 #include "scorers/reward_program.h"
 
 #include <stdlib.h>
@@ -47,23 +49,14 @@ void cr_recorded_free(cr_recorded *r)
     *r = (cr_recorded){.group = -1};
 }
 
-/* A list of token ids; owned by the caller. */
-static cr_status read_ids(const json_t *list, int32_t **out, size_t *num, cr_err *err)
-{
-    const json_t *v;
-    size_t i;
+typedef struct tokens {
+    cr_field_array ids, prompt_ids;
+} tokens;
 
-    *num = json_array_size(list);
-    *out = CR_NEW_ARRAY(int32_t, *num);
-    json_array_foreach(list, i, v)
-    {
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
-            return cr_fail(err, CR_EFORMAT, "an id of a token is not a number from 0 to 2^31 - 1");
-        (*out)[i] = (int32_t)id;
-    }
-    return CR_OK;
-}
+static const cr_field fields[] = {
+    {CR_FIELD_IDS, CR_TYPE_INT32S, offsetof(tokens, ids), .is_optional = true},
+    {"prompt_ids", CR_TYPE_INT32S, offsetof(tokens, prompt_ids), .is_optional = true}};
+static const cr_message message = {.fields = fields, .num_fields = CR_COUNT(fields)};
 
 /* Columns that every sample has. */
 static json_t *short_row(const json_t *root)
@@ -83,7 +76,8 @@ cr_status cr_recorded_write(const cr_recorded *r, const json_t *row, cr_buf *out
     const json_t *response = json_object_get(r->root, "response");
     const char *finish = json_string_value(json_object_get(r->root, "finish"));
     cr_sample_id id = cr_sample_id_read(r->id);
-    int32_t *ids = NULL, *prompt_ids = NULL;
+    cr_arena *memory = cr_arena_create(1 << 12);
+    tokens of;
     json_t *made = row ? NULL : short_row(r->root);
     cr_reward_line line = {.id = r->id,
                            .response = json_string_value(response),
@@ -94,18 +88,17 @@ cr_status cr_recorded_write(const cr_recorded *r, const json_t *row, cr_buf *out
     cr_buf text = {0};
 
     if (cr_json_add_value(&text, row ? row : made, err) == CR_OK &&
-        read_ids(json_object_get(r->root, "ids"), &ids, &line.num_ids, err) == CR_OK &&
-        read_ids(json_object_get(r->root, "prompt_ids"), &prompt_ids, &line.num_prompt_ids, err) ==
-            CR_OK) {
+        cr_message_read_json(&message, r->root, memory, &of, err) == CR_OK) {
         line.row = text.data;
         line.row_bytes = text.num_bytes;
-        line.ids = ids;
-        line.prompt_ids = prompt_ids;
+        line.ids = of.ids.data;
+        line.num_ids = of.ids.num;
+        line.prompt_ids = of.prompt_ids.data;
+        line.num_prompt_ids = of.prompt_ids.num;
         cr_note(cr_reward_line_write(&line, out, err));
     }
     json_decref(made);
     cr_buf_free(&text);
-    cr_free(ids);
-    cr_free(prompt_ids);
+    cr_arena_destroy(memory);
     return err->status;
 }
