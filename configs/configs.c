@@ -375,6 +375,7 @@ void cr_config_free(cr_config *c)
                            c->best.metric,
                            c->rows.prompt_key,
                            c->rows.response_key,
+                           c->rows.question_template,
                            c->rows.query_key,
                            c->rows.system_key,
                            c->rows.chosen_key,

@@ -48,8 +48,9 @@
     }
 #define DEAD(block, name) NONE(block, name, "ROLL ignores it, too")
 
-#define TEMPLATES \
-    "native|native_nonthinking|qwen2_5|qwen3|chatml|empty|longcot_V3|!base|!longCOT_qwen2.5"
+#define TEMPLATES                                                                     \
+    "native|native_nonthinking|qwen2_5|qwen2-vl|qwen3|chatml|empty|longcot_V3|!base|" \
+    "!longCOT_qwen2.5"
 #define DTYPES   "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
 #define VARIANTS "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
 #define PAIR_LOSSES                                                                    \
@@ -332,7 +333,8 @@ const cri_key cri_keys[] = {
     T("distill", "teacher_pretrain", NULL, "teacher"),
     T("distill", "question_key", "question", "prompts"),
     T("distill", "answer_key", "answer", "prompts"),
-    T("distill", "query_key", NULL, "prompts"), /* as of sft, and the next */
+    T("distill", "question_template", NULL, "prompts"), /* croll's own */
+    T("distill", "query_key", NULL, "prompts"),         /* as of sft, and the next */
     T("distill", "system_key", NULL, "prompts"),
     I("distill", "logits_topk", "64", "0", "loss"),
     R("distill", "distill_loss_weight", "0.5", "0..1", "loss"),

@@ -12,6 +12,7 @@ static void bind_columns(cr_config *c, const cr_node *root)
                       .query_key = cri_text_of(root, "query_key"),
                       .system_key = cri_text_of(root, "system_key"),
                       .response_key = cri_text_of(root, is_distill ? "answer_key" : "response_key"),
+                      .question_template = cri_text_of(root, "question_template"),
                       .chosen_key = cri_text_of(root, "chosen_key"),
                       .rejected_key = cri_text_of(root, "rejected_key"),
                       .shuffle = cri_flag_of(root, "shuffle"),
@@ -172,6 +173,51 @@ static void derive_model(cr_config *c, cr_node *root, const char *role, const ch
         cr_diagnose(d, CR_ERROR, block->place, "%s has no model: give %s", role, pretrain);
 }
 
+/* Rows of ROLL's distillation of vision-language models, whose template is called so: what its pipeline has in its code. */
+static void derive_vl(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
+    static const struct {
+        const char *key, *text;
+    } texts[] = {{"question_key", "problem"},
+                 {"answer_key", "solution"},
+                 {"question_template",
+                  CR_QUESTION "  Output final answer (number) in <answer> </answer> tags."}};
+    static const struct {
+        const char *key;
+        int64_t value;
+    } limits[] = {{"image_min_pixels", 56 * 56}, {"image_max_pixels", 1024 * 1024}};
+    cr_node *args = cri_block_of(c, cr_node_get(root, "student"), "data_args", "data_args", d);
+    const cr_node *name = cr_node_get(args, "template");
+    cr_buf derived = {0};
+
+    if (cri_is_given(root, "global_template")) name = cr_node_get(root, "global_template");
+    if (!name || name->kind != CR_NODE_TEXT || strcmp(name->text, "qwen2-vl") != 0 ||
+        cri_is_given(args, "messages"))
+        return;
+    for (size_t i = 0; i < CR_COUNT(texts); i++)
+        if (!cri_is_in_file(root, texts[i].key)) {
+            cri_set_text(c, root, texts[i].key, texts[i].text);
+            cr_buf_addf(&derived, ", %s \"%s\"", texts[i].key, texts[i].text);
+        }
+    for (size_t i = 0; i < CR_COUNT(limits); i++)
+        if (!cri_is_in_file(args, limits[i].key)) {
+            cri_set_int(c, args, limits[i].key, limits[i].value);
+            cr_buf_addf(&derived, ", %s %lld", limits[i].key, (long long)limits[i].value);
+        }
+    if (derived.num_bytes)
+        cr_diagnose(d, CR_NOTE, name->place,
+                    "template qwen2-vl: rows are those of ROLL's vision-language distillation: %s",
+                    derived.data + 2);
+    cr_buf_free(&derived);
+}
+
+static void check_question(const cr_config *c, cr_diagnostics *d)
+{
+    if (c->rows.question_template && !strstr(c->rows.question_template, CR_QUESTION))
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "question_template"),
+                    "question_template has no " CR_QUESTION ", where the question goes");
+}
+
 static void bind_distill(cr_config *c, const cr_node *root, cr_diagnostics *d)
 {
     cr_distill_keys *k = &c->distill;
@@ -242,6 +288,7 @@ void cri_load_distill(cr_config *c, cr_node *root, cr_diagnostics *d)
     derive_model(c, root, "student", "student_pretrain", d);
     derive_model(c, root, "teacher", "teacher_pretrain", d);
     derive_teacher_batch(c, root, d);
+    derive_vl(c, root, d);
     cri_bind_worker(c, root, "student", &c->train, CR_TASK_TRAIN, d);
     cri_bind_worker(c, root, "teacher", &c->teacher, CR_TASK_SCORE, d);
     cri_bind_validation(c, root, "student", d);
@@ -249,6 +296,7 @@ void cri_load_distill(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_length(c, root, d);
     bind_columns(c, root);
     bind_distill(c, root, d);
+    check_question(c, d);
     cri_check_sizes(c, d);
     cri_check_positions(c, d);
     check_distill(c, d);

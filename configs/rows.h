@@ -13,10 +13,13 @@ typedef enum cr_pipeline {
 } cr_pipeline;
 extern const char *const cr_pipeline_names[]; /* "rlvr", "sft", .. */
 
+#define CR_QUESTION "{Question}"
+
 /* Columns of a file, and the order of its rows; texts are owned, NULL: none. */
 typedef struct cr_row_keys {
     char *prompt_key, *query_key, *system_key;
-    char *response_key; /* sft; of distill answer_key, and prompt_key is question_key */
+    char *response_key;      /* sft; of distill answer_key, and prompt_key is question_key */
+    char *question_template; /* distill: has CR_QUESTION, which stands for the question */
     char *chosen_key, *rejected_key; /* dpo */
     bool shuffle;
     bool keeps_reference; /* dpo: log-probs of the reference are computed once for each pair */

@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "parquet/parquet.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,8 +288,8 @@ out:
     return err->status;
 }
 
-cr_status cr_dataset_load(cr_dataset *data, const char *path, const cr_row_coder *coder,
-                          cr_err *err)
+static cr_status load_file(cr_dataset *data, const char *path, const cr_row_coder *coder,
+                           cr_err *err)
 {
     const double now = cr_now_s();
     loading l = {.data = data,
@@ -310,6 +311,59 @@ cr_status cr_dataset_load(cr_dataset *data, const char *path, const cr_row_coder
     else if (l.num_bad)
         cr_fail(err, l.first.status, "%s", l.first.msg);
     return err->status;
+}
+
+static bool has_rows(const char *name)
+{
+    static const char *const ends[] = {".parquet", ".jsonl", ".json"};
+    const size_t num = strlen(name);
+
+    for (size_t i = 0; i < CR_COUNT(ends); i++)
+        if (num > strlen(ends[i]) && strcmp(name + num - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
+static int is_seen(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* Its files, which are all of rows. */
+static cr_status load_folder(cr_dataset *data, const char *folder, const cr_row_coder *coder,
+                             cr_err *err)
+{
+    struct dirent **entries;
+    const int num = scandir(folder, &entries, is_seen, by_name);
+
+    if (num < 0) return cr_fail(err, CR_EIO, "%s: the folder cannot be read", folder);
+    if (num == 0) cr_fail(err, CR_EFORMAT, "%s: the folder is empty", folder);
+    for (int i = 0; i < num && err->status == CR_OK; i++)
+        if (!has_rows(entries[i]->d_name))
+            cr_fail(err, CR_EFORMAT,
+                    "%s: %s is no file of rows (.parquet, .jsonl or .json), and a folder that "
+                    "stands for its files has no other ones",
+                    folder, entries[i]->d_name);
+    for (int i = 0; i < num; i++) {
+        char *path = cr_path_join(folder, entries[i]->d_name);
+        if (err->status == CR_OK) cr_note(load_file(data, path, coder, err));
+        cr_free(path);
+        free(entries[i]);
+    }
+    free(entries);
+    return err->status;
+}
+
+cr_status cr_dataset_load(cr_dataset *data, const char *path, const cr_row_coder *coder,
+                          cr_err *err)
+{
+    return cr_dir_exists(path) ? load_folder(data, path, coder, err)
+                               : load_file(data, path, coder, err);
 }
 
 void cr_dataset_free(cr_dataset *data)

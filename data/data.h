@@ -55,7 +55,7 @@ typedef struct cr_row_coder {
     void *ctx;
 } cr_row_coder;
 
-/* Append the rows of a file. CR_EFORMAT with FILE:LINE (of an array and of Parquet: FILE: row N) and the first problem
+/* Append the rows of a file, or of the files of a folder, by name. CR_EFORMAT with FILE:LINE (of an array and of Parquet: FILE: row N) and the first problem
  * of each of up to ten bad rows in the log; files of another kind (gzip, UTF-16, ..) are refused
  * with the command that converts them. A byte order mark is skipped. A file that takes long is said to, with the rows so far. */
 CR_MUST cr_status cr_dataset_load(cr_dataset *data, const char *path, const cr_row_coder *coder,

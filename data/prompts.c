@@ -301,26 +301,49 @@ static cr_status render(cr_prompt_maker *m, const json_t *messages, const json_t
     return CR_OK;
 }
 
+static void add_text(cr_buf *text, const json_t *value)
+{
+    cr_buf_add(text, json_string_value(value), json_string_length(value));
+}
+
+/* In question_template, with the row's images in front if it has no places for them; a new reference. */
+static json_t *put_question(const char *template, const cr_row *row, const cr_buf *question)
+{
+    const char *at = strstr(template, CR_QUESTION);
+    size_t num = cri_row_images_column(row->json);
+    cr_buf text = {0};
+    json_t *out;
+
+    if (memmem(question->data, question->num_bytes, CR_IMAGE_TAG, sizeof CR_IMAGE_TAG - 1)) num = 0;
+    while (num--)
+        cr_buf_adds(&text, CR_IMAGE_TAG);
+    cr_buf_add(&text, template, (size_t)(at - template));
+    cr_buf_add(&text, question->data, question->num_bytes);
+    cr_buf_adds(&text, at + strlen(CR_QUESTION));
+    out = json_stringn(text.data, text.num_bytes);
+    cr_buf_free(&text);
+    return out;
+}
+
 json_t *cri_prompt_messages(const cr_config *c, const cr_row *row, json_t *prompt)
 {
     json_t *query = c->rows.query_key ? json_object_get(row->json, c->rows.query_key) : NULL,
            *system = c->rows.system_key ? json_object_get(row->json, c->rows.system_key) : NULL,
-           *messages = json_array();
+           *messages = json_array(), *question;
+    cr_buf text = {0};
 
     if (json_is_string(system)) cri_prompt_add_message(messages, "system", system);
+    cr_buf_reserve(&text, 1);
+    add_text(&text, prompt);
     if (json_is_string(query) && json_string_length(query)) {
-        cr_buf text = {0};
-        json_t *joined;
-        cr_buf_add(&text, json_string_value(prompt), json_string_length(prompt));
         cr_buf_addc(&text, '\n');
-        cr_buf_add(&text, json_string_value(query), json_string_length(query));
-        joined = json_stringn(text.data, text.num_bytes);
-        cri_prompt_add_message(messages, "user", joined);
-        json_decref(joined);
-        cr_buf_free(&text);
-    } else {
-        cri_prompt_add_message(messages, "user", prompt);
+        add_text(&text, query);
     }
+    question = c->rows.question_template ? put_question(c->rows.question_template, row, &text)
+                                         : json_stringn(text.data, text.num_bytes);
+    cri_prompt_add_message(messages, "user", question);
+    json_decref(question);
+    cr_buf_free(&text);
     return messages;
 }
 
@@ -513,11 +536,17 @@ static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, bool *is_dropped,
     return err->status;
 }
 
-bool cri_prompt_has_all_places(const cr_prompt_maker *m, const cr_row *row)
+static int32_t placeholder(const cr_prompt_maker *m)
 {
     const cr_image_items *items = &m->images.items;
-    const int32_t pad = items->is_inserted ? items->placeholder
-                                           : cr_tokenizer_find(m->tokenizer, CR_IMAGE_PLACEHOLDER);
+
+    return items->is_inserted ? items->placeholder
+                              : cr_tokenizer_find(m->tokenizer, CR_IMAGE_PLACEHOLDER);
+}
+
+bool cri_prompt_has_all_places(const cr_prompt_maker *m, const cr_row *row)
+{
+    const int32_t pad = placeholder(m);
     int64_t num = 0;
 
     for (size_t i = 0; i < m->images.next && i < m->images.items.num; i++)
@@ -525,6 +554,20 @@ bool cri_prompt_has_all_places(const cr_prompt_maker *m, const cr_row *row)
     for (size_t i = 0; i < row->num_ids; i++)
         num -= row->ids[i] == pad;
     return num == 0;
+}
+
+/* distill_on_prompt: all but the first, which nothing comes before, and places of images, which are no text. */
+static void learn_all(const cr_prompt_maker *m, cr_row *row)
+{
+    const int32_t pad = placeholder(m);
+
+    cr_free(row->learns);
+    row->learns = NULL;
+    row->num_prompt = row->num_ids != 0;
+    if (!m->images.items.num) return;
+    row->learns = CR_NEW_ARRAY(uint8_t, row->num_ids);
+    for (size_t t = row->num_prompt; t < row->num_ids; t++)
+        row->learns[t] = row->ids[t] != pad;
 }
 
 /* Cut at sequence_length, but not in images. */
@@ -543,6 +586,7 @@ static cr_status settle_answers(cr_prompt_maker *m, const json_t *messages, cr_r
     }
     m->num_cut += is_long;
     if (row->num_prompt > row->num_ids) row->num_prompt = row->num_ids;
+    if (m->config->distill.distill_on_prompt) learn_all(m, row);
     row->domain = 0;
     return cri_row_images_keep(&m->images, messages, m->from->data.messages, row, err);
 }

@@ -38,6 +38,14 @@ static json_t *column_of(const json_t *row, const char **name)
     return NULL;
 }
 
+size_t cri_row_images_column(const json_t *row)
+{
+    const char *name;
+    const json_t *column = column_of(row, &name);
+
+    return json_is_array(column) ? json_array_size(column) : column != NULL;
+}
+
 cr_status cri_messages_text_only(const json_t *messages, const char *whose, cr_err *err)
 {
     size_t i, k;

@@ -34,6 +34,7 @@ void cr_row_images_close(cr_row_images *r);
 CR_MUST cr_status cri_row_images_read(cr_row_images *r, const char *model_folder,
                                       const cr_data_args *from, const cr_row *row,
                                       const json_t *messages, bool *is_dropped, cr_err *err);
+size_t cri_row_images_column(const json_t *row);       /* images of the row's column */
 int64_t cri_row_images_tokens(const cr_row_images *r); /* of all of them */
 /* The row has references of those whose placeholders have come, and its JSON no bytes. messages: as they were given to read, of the column (NULL: of none). */
 CR_MUST cr_status cri_row_images_keep(const cr_row_images *r, const json_t *messages,

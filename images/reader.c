@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define TAG      "<image>" /* of ROLL's rows */
+#define TAG      CR_IMAGE_TAG
 #define TAG_TEXT "<|vision_start|>" CR_IMAGE_PLACEHOLDER "<|vision_end|>"
 
 struct cr_image_reader {

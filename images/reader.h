@@ -19,6 +19,7 @@
 #include "images/processor.h"
 
 #define CR_IMAGE_PLACEHOLDER "<|image_pad|>" /* of Qwen's templates */
+#define CR_IMAGE_TAG         "<image>"       /* of ROLL's rows */
 
 enum {
     CR_IMAGES_A_CHAT = 512,

@@ -298,20 +298,21 @@ cr_status cr_chat_render_with(const cr_chat *c, const char *name, const json_t *
                               const json_t *vars, bool add_generation_prompt, cr_buf *out,
                               cr_err *err)
 {
-    static const char *const names[] = {"native", "qwen2_5", "qwen3",     "native_nonthinking",
-                                        "chatml", "empty",   "longcot_V3"};
+    static const char *const names[] = {
+        "native", "qwen2_5", "qwen2-vl",  "qwen3", "native_nonthinking",
+        "chatml", "empty",   "longcot_V3"};
     size_t i = 0;
     const char *near;
 
     CR_TRY(check_messages(messages, err));
     while (name && i < CR_COUNT(names) && strcmp(names[i], name) != 0)
         i++;
-    if (i < 4) {
-        int thinking = i == 2 ? 1 : i == 3 ? 0 : -1;
+    if (i < 5) {
+        int thinking = i == 3 ? 1 : i == 4 ? 0 : -1;
         return native(c, NULL, messages, vars, thinking, add_generation_prompt, out, err);
     }
-    if (i < 6) return chatml(messages, i == 5, add_generation_prompt, out, err);
-    if (i == 6) {
+    if (i < 7) return chatml(messages, i == 6, add_generation_prompt, out, err);
+    if (i == 7) {
         CR_TRY(native(c, NULL, messages, vars, -1, add_generation_prompt, out, err));
         cr_buf_adds(out, "<think>\n");
         return CR_OK;

@@ -4,7 +4,7 @@
  * or several by name) decides; jinja.h interprets it. The text is that of Transformers'
  * apply_chat_template. ROLL's template names stand for:
  *
- *     native, qwen2_5     the checkpoint's own
+ *     native, qwen2_5, qwen2-vl   the checkpoint's own
  *     qwen3               the same with enable_thinking true; native_nonthinking: false
  *     longcot_V3          the same, then "<think>" and a newline
  *     chatml, empty       ChatML turns with no default system turn; empty: exactly one user turn

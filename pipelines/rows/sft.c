@@ -1,7 +1,7 @@
 /* sft.c -- supervised fine-tuning: what of a row is learnt, and its loss (see rows.h).
  *
  * What follows a row's prompt is the response; tokens of it that `learns` leaves out have no loss. The first token has nothing to be
- * predicted from, so it is always of the prompt. With distill_on_prompt a row learns all its tokens but that one. */
+ * predicted from, so it is always of the prompt. */
 #include "data/prompts.h"
 #include "pipelines/rows/rows.h"
 #include "reports/metrics.h"
@@ -9,23 +9,23 @@
 
 #include <math.h>
 
-static size_t prompt_of(const cr_rows *r, const cr_row *row)
+static size_t prompt_of(const cr_row *row)
 {
-    return row->num_prompt && !r->c->distill.distill_on_prompt ? row->num_prompt : 1;
+    return row->num_prompt ? row->num_prompt : 1;
 }
 
-static bool is_learnt(const cr_rows *r, const cr_row *row, size_t t)
+static bool is_learnt(const cr_row *row, size_t t)
 {
-    return !row->learns || row->learns[t] || r->c->distill.distill_on_prompt;
+    return !row->learns || row->learns[t];
 }
 
 /* Tokens of a row that have a loss. */
-static size_t num_learnt(const cr_rows *r, const cr_row *row)
+static size_t num_learnt(const cr_row *row)
 {
     size_t num = 0;
 
-    for (size_t t = prompt_of(r, row); t < row->num_ids; t++)
-        num += is_learnt(r, row, t);
+    for (size_t t = prompt_of(row); t < row->num_ids; t++)
+        num += is_learnt(row, t);
     return num;
 }
 
@@ -37,7 +37,7 @@ static cr_status check_answers(const cr_rows *r, const cr_dataset *data, const c
     size_t num_empty = 0;
 
     for (size_t i = 0; i < data->num_rows; i++)
-        num_empty += num_learnt(r, &data->rows[i]) == 0;
+        num_empty += num_learnt(&data->rows[i]) == 0;
     if (num_empty && num_empty == data->num_rows)
         return cr_fail(
             err, CR_ECONFIG,
@@ -58,8 +58,7 @@ cr_status cr_rows_load_answers(cr_rows *r, const cr_worker_config *from, cr_data
 }
 
 /* A sample's id is its place in rows; a row without any token is no sample. The batch has CR_COLUMN_MASK where a row has `learns`. */
-static void batch_of(const cr_rows *r, const cr_row *data, const uint32_t *rows, size_t num,
-                     cr_sample_batch *b)
+static void batch_of(const cr_row *data, const uint32_t *rows, size_t num, cr_sample_batch *b)
 {
     bool has_mask = false;
     size_t n = 0;
@@ -67,7 +66,7 @@ static void batch_of(const cr_rows *r, const cr_row *data, const uint32_t *rows,
     cr_sample_batch_init(b, num);
     for (size_t i = 0; i < num; i++) {
         const cr_row *row = &data[rows ? rows[i] : i];
-        size_t prompt = prompt_of(r, row);
+        size_t prompt = prompt_of(row);
         if (row->num_ids < prompt) continue;
         b->samples[n] = (struct cr_batch_sample){.id = i, .items = cr_row_items(row)};
         cr_sample_batch_pair(b, n++, row->ids, prompt, row->ids + prompt, row->num_ids - prompt);
@@ -78,8 +77,8 @@ static void batch_of(const cr_rows *r, const cr_row *data, const uint32_t *rows,
     for (size_t k = 0; k < n && has_mask; k++) {
         const cr_row *row = &data[rows ? rows[b->samples[k].id] : b->samples[k].id];
         double *mask = cr_sample_batch_add(b, CR_COLUMN_MASK) + b->start[k];
-        for (size_t t = prompt_of(r, row); t < row->num_ids; t++)
-            *mask++ = is_learnt(r, row, t);
+        for (size_t t = prompt_of(row); t < row->num_ids; t++)
+            *mask++ = is_learnt(row, t);
     }
 }
 
@@ -88,9 +87,9 @@ cr_status cr_rows_answers(cr_rows *r, const uint32_t *rows, uint64_t *num, cr_sa
 {
     *num = 0;
     for (size_t i = 0; i < r->batch; i++)
-        *num += num_learnt(r, &r->data.rows[rows[i]]);
+        *num += num_learnt(&r->data.rows[rows[i]]);
     if (*num == 0) *num = 1;
-    batch_of(r, r->data.rows, rows, r->batch, b);
+    batch_of(r->data.rows, rows, r->batch, b);
     return cr_rows_put_images(r, &r->data, rows, 0, r->batch, err);
 }
 
@@ -120,7 +119,7 @@ static cr_status ask_rows(cr_rows *r, size_t first, size_t end, double *nll, cr_
     cr_sample_batch batch;
 
     CR_TRY(cr_rows_put_images(r, &r->validation, NULL, first, end - first, err));
-    batch_of(r, r->validation.rows + first, NULL, end - first, &batch);
+    batch_of(r->validation.rows + first, NULL, end - first, &batch);
     cr_note(cr_rows_log_probs(r, &batch, CR_COLUMN_LOG_PROBS, err));
     for (size_t k = 0; k < batch.num && err->status == CR_OK; k++) {
         const double *mask = batch.of[CR_COLUMN_MASK];
@@ -142,7 +141,7 @@ cr_status cr_rows_validate_answers(cr_rows *r, bool is_final, cr_metrics *m, cr_
         cr_note(ask_rows(r, first, n - first < per ? n : first + per, nll + first, err));
     for (size_t i = 0; i < n; i++) {
         sum += nll[i];
-        tokens += (double)num_learnt(r, &r->validation.rows[i]);
+        tokens += (double)num_learnt(&r->validation.rows[i]);
     }
     cr_free(nll);
     CR_TRY(err->status);

@@ -3,7 +3,8 @@
 # falls below what text alone can say; one rank, two ranks and sequence parallel agree, also where a rank has no image in a micro-batch; bytes in rows
 # are what paths are; killed and resumed exactly; the projector alone trained, and nothing else moves; rows whose images are wrong are refused by
 # FILE:LINE, or left out and counted. Pairs with images: four steps of dpo are those of Transformers in float64 (tests/parity/dpo_images.py) on one and
-# two ranks, as texts and as chats; the reference's log-probs are those of these images. Needs python3.
+# two ranks, as texts and as chats; the reference's log-probs are those of these images. A file with the keys of ROLL's distillation of vision-language
+# models (tests/roll), on its own rows: two steps are those of Transformers in float64 (tests/parity/distill_images.py). Needs python3.
 # On far without what is learnt, resumed and refused, but with CROLL_IMAGES=all.
 # Not covered: which placeholders a row gets (unit/data_images), gradients against other cuts (mesh/image_cuts).
 # also on far
@@ -102,17 +103,19 @@ dpo() { # NAME RANKS [key=value ..]
         actor_train.strategy_args.strategy_config.fsdp_size=$ranks "reference.device_mapping=list(range(0,$ranks))" "$@" >$log 2>&1 </dev/null || code=$?
     [ $code = 0 ] || fail "$name: exit code $code"
 }
-dpo pairs 2
-dpo pairs_one 1
-for name in pairs pairs_one; do
-    python3 - tests/parity/dpo_images.json $tmp/$name/metrics.jsonl <<'PY' || fail "$name: not the numbers of Transformers"
+is_like() { # NAME, a golden file
+    python3 - tests/parity/$2 $tmp/$1/metrics.jsonl <<'PY' || fail "$1: not the numbers of Transformers"
 import json, sys
 want, got = (list(map(json.loads, open(file))) for file in sys.argv[1:])
-assert len(want) == len(got) == 4
+assert len(want) == len(got)
 for step, (x, y) in enumerate(zip(want, got)):
     for key in x: assert abs(x[key] - y[key]) <= 1e-6 * max(20, abs(x[key])), (step, key, x[key], y[key])
 PY
-done
+}
+dpo pairs 2
+dpo pairs_one 1
+is_like pairs dpo_images.json
+is_like pairs_one dpo_images.json
 python3 - $tmp/home <<'PY'
 import base64, json, sys
 home = sys.argv[1]
@@ -133,6 +136,29 @@ dpo other 2
 [ "$(cd $tmp/other && ls reference-*)" != "$(cd $tmp/pairs && ls reference-*)" ] || fail "the reference of another image"
 mv $tmp/home/399.png $tmp/home/pictures/399.png
 ! is_short || { echo ok; exit 0; }
+
+# ROLL's distillation of vision-language models, and its rows: a folder of Parquet files
+cp -r $tmp/home/model $tmp/home/teacher
+"$CROLL" init $tmp/home/teacher --seed 7 --overwrite >/dev/null
+file=tests/roll/distill_vision.yaml
+[ -z "${ROLL_EXAMPLES:-}" ] || file=$ROLL_EXAMPLES/qwen2.5-vl-7B-distill/distill_vl_fsdp2.yaml
+distill() { # NAME RANKS [key=value ..]
+    local name=$1 ranks=$2
+    shift 2
+    log=$tmp/$name.log code=0
+    "$CROLL" run $file student_pretrain=$tmp/home/model teacher_pretrain=$tmp/home/teacher output_dir=$tmp/$name checkpoint_config.output_dir=$tmp/$name.saved \
+        logging_dir=$tmp/logs track_with=none shuffle=false max_steps=2 sequence_length=256 student.data_args.file_name=$tmp/home/roll/problems/ student.model_args.dtype=fp32 \
+        student.training_args.learning_rate=1e-3 student.training_args.weight_decay=0 student.training_args.adam_epsilon=1e-6 \
+        student.training_args.gradient_accumulation_steps=$((4 / ranks)) "student.device_mapping=list(range(0,$ranks))" \
+        student.strategy_args.strategy_config.fsdp_size=$ranks student.strategy_args.strategy_config.param_dtype=fp32 teacher.model_args.dtype=fp32 \
+        "teacher.device_mapping=list(range(0,$ranks))" teacher.strategy_args.strategy_config.fsdp_size=$ranks \
+        teacher.strategy_args.strategy_config.param_dtype=fp32 "$@" >$log 2>&1 </dev/null || code=$?
+    [ $code = 0 ] || fail "$name: exit code $code"
+}
+distill smaller 2
+is_like smaller distill_images.json
+distill same_model 1 teacher_pretrain=$tmp/home/model distill_loss_weight=1 max_steps=1
+[ "$(metric train/train_distill_loss same_model)" = 0 ] && [ "$(metric student/grad_norm same_model)" = 0 ] || fail "teacher = student: not 0"
 
 # rows that are wrong
 user() { echo "{\"messages\":[{\"role\":\"user\",\"content\":[$1{\"type\":\"text\",\"text\":\"Which?\"}]},{\"role\":\"assistant\",\"content\":\"a\"}]}"; }

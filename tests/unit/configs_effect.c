@@ -212,6 +212,7 @@ static void show(cr_buf *out, const cr_config *c)
         SHOW(c->templates.of_tag[i].tag), SHOW(c->templates.of_tag[i].template);
     SHOW(c->logprobs_mode), SHOW(c->global_template), SHOW(c->rows.prompt_key);
     SHOW(c->rows.response_key), SHOW(c->rows.query_key), SHOW(c->rows.system_key);
+    SHOW(c->rows.question_template);
     SHOW(c->rows.chosen_key), SHOW(c->rows.rejected_key), SHOW(c->rows.keeps_reference);
     SHOW(c->pairs.loss_type), SHOW(c->pairs.beta), SHOW(c->pairs.label_smoothing);
     SHOW(c->pairs.rpo_alpha);
@@ -380,6 +381,7 @@ static const struct {
      "early_stopping_threshold",
      "0.5",
      {"early_stopping_patience=3", "validation={data_args: {file_name: [v.jsonl]}}"}},
+    {"distill", "question_template", "asked {Question}", {NULL}},
     {"distill",
      "metric_for_best_model",
      "student/val_loss",

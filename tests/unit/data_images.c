@@ -227,6 +227,42 @@ static void answers(void **state)
     cr_dataset_free(&data);
 }
 
+/* A question in its template, with images in front where it has no places; and of a row that is learnt whole all but its first id and
+ * placeholders, whatever its turns are. */
+static void questions(void **state)
+{
+#define QA ",\"r\":\"ok\"}"
+    static const struct {
+        const char *row, *text;
+    } cases[] = {
+        {"{\"p\":\"?\",\"image\":\"png_rgb.png\"" QA,
+         "u:<|vision_start|>####<|vision_end|>Q: ?;a:ok;"},
+        {"{\"p\":\"?\",\"image\":null" QA, "u:Q: ?;a:ok;"},
+        {"{\"p\":\"a<image>?\",\"images\":[\"png_rgb.png\"]" QA,
+         "u:Q: a<|vision_start|>####<|vision_end|>?;a:ok;"},
+        {"{\"p\":\"?\",\"images\":[\"png_rgb.png\",\"jpeg_420.jpeg\"]" QA,
+         "u:<|vision_start|>####<|vision_end|><|vision_start|>####<|vision_end|>Q: ?;a:ok;"},
+        {TURNS, "u:(####);a:bb;u:(####);a:cc;"},
+    };
+    cr_dataset data;
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        reset();
+        config.distill.distill_on_prompt = true;
+        config.rows = (cr_row_keys){.prompt_key = (char[]){"p"},
+                                    .response_key = (char[]){"r"},
+                                    .question_template = (char[]){"Q: " CR_QUESTION}};
+        if (i + 1 < CR_COUNT(cases)) from.data.messages = NULL;
+        check(cases[i].row, cr_prompt_encode_sft, cases[i].text, &data);
+        assert_int_equal(data.rows[0].num_prompt, 1);
+        assert_true((data.rows[0].learns != NULL) == (data.rows[0].num_images > 0));
+        for (size_t t = 0; t < data.rows[0].num_ids && data.rows[0].learns; t++)
+            assert_int_equal(data.rows[0].learns[t], t > 0 && data.rows[0].ids[t] != PAD);
+        cr_dataset_free(&data);
+    }
+}
+
 static void reset_pairs(void)
 {
     static char prompt[] = "q", chosen[] = "yes", rejected[] = "no";
@@ -382,8 +418,9 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts), cmocka_unit_test(bytes),
-                                       cmocka_unit_test(answers), cmocka_unit_test(refused),
-                                       cmocka_unit_test(pairs),   cmocka_unit_test(refused_pairs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts),      cmocka_unit_test(bytes),
+                                       cmocka_unit_test(answers),      cmocka_unit_test(refused),
+                                       cmocka_unit_test(questions),    cmocka_unit_test(pairs),
+                                       cmocka_unit_test(refused_pairs)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

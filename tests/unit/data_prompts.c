@@ -326,6 +326,48 @@ static void pipes_are_refused(void **state)
     cr_free(path);
 }
 
+static cr_status encode_id(void *ctx, cr_row *row, cr_err *err)
+{
+    (void)ctx, (void)err;
+    row->ids = CR_NEW_ARRAY(int32_t, 1);
+    row->ids[0] = (int32_t)json_integer_value(json_object_get(row->json, "id"));
+    return CR_OK;
+}
+
+/* Its files by name, without hidden ones; what holds no rows is refused. */
+static void folders_are_their_files(void **state)
+{
+    static const struct {
+        const char *name, *text, *ids, *error;
+    } steps[] = {{"", "", "", "folder: the folder is empty"},
+                 {"folder/b.jsonl", "{\"id\":51}\n{\"id\":52}", "34", NULL},
+                 {"folder/c.json", "[{\"id\":53}]", "345", NULL},
+                 {"folder/a.jsonl", "{\"id\":50}", "2345", NULL},
+                 {"folder/.hidden", "x", "2345", NULL},
+                 {"folder/d.jsonl", "x", "", "d.jsonl:1: "},
+                 {"folder/notes.md", "x", "", "notes.md is no file of rows"}};
+    char *folder = cr_path_join(temp_folder, "folder");
+    cr_err err = {0};
+
+    (void)state;
+    assert_int_equal(cr_mkdirs(folder, &err), CR_OK);
+    for (size_t i = 0; i < CR_COUNT(steps); i++) {
+        cr_dataset data = {0};
+        if (i) cr_free(put_file(steps[i].name, steps[i].text, strlen(steps[i].text)));
+        err = (cr_err){0};
+        cr_note(cr_dataset_load(&data, folder, &(cr_row_coder){.encode = encode_id}, &err));
+        if (steps[i].error) {
+            if (!strstr(err.msg, steps[i].error)) fail_msg("%zu: %s", i, err.msg);
+        } else {
+            assert_int_equal(data.num_rows, strlen(steps[i].ids));
+            for (size_t k = 0; k < data.num_rows; k++)
+                assert_int_equal(data.rows[k].ids[0], steps[i].ids[k]);
+        }
+        cr_dataset_free(&data);
+    }
+    cr_free(folder);
+}
+
 /* A question as text where a chat is expected: the message has the key that makes one of it. */
 static void text_is_no_chat(void **state)
 {
@@ -442,6 +484,7 @@ int main(void)
                                        cmocka_unit_test(arrays_are_rows),
                                        cmocka_unit_test(other_formats),
                                        cmocka_unit_test(pipes_are_refused),
+                                       cmocka_unit_test(folders_are_their_files),
                                        cmocka_unit_test(text_is_no_chat)};
 
     return cmocka_run_group_tests(tests, begin, end);
