@@ -1,6 +1,5 @@
-/* packing.c -- see packing.h. Dealing is longest-processing-time first on ROLL's workload
- * 24576 L + L^2: the longest sample goes to the cell with the least work that still has room, so that
- * every rank gets the same number of samples (or one more) where micro-batches count samples. */
+/* packing.c -- see packing.h. Dealing is longest-processing-time first: the sample with the most work goes to
+ * the cell with the least that still has room, so that every rank gets the same number of samples (or one more) where micro-batches count samples. */
 #include "actors/packing.h"
 #include "base/rng.h"
 
@@ -40,7 +39,7 @@ static void fill_cells(load *loads, size_t num, size_t num_cells, size_t room, s
 }
 
 /* Cells are micro-batch 0 of each rank, then micro-batch 1 of each rank, .. */
-void cr_packing_deal_mini(const size_t *tokens, int num_dp, size_t micro_size, uint32_t *order,
+void cr_packing_deal_mini(const double *work, int num_dp, size_t micro_size, uint32_t *order,
                           size_t num, int32_t *out_rank)
 {
     size_t dp = (size_t)num_dp, full = dp * micro_size,
@@ -49,10 +48,8 @@ void cr_packing_deal_mini(const size_t *tokens, int num_dp, size_t micro_size, u
     size_t *cell = CR_NEW_ARRAY(size_t, num), at = 0;
     load *loads = CR_NEW_ARRAY(load, num);
 
-    for (size_t i = 0; i < num; i++) {
-        double length = (double)tokens[order[i]];
-        loads[i] = (load){order[i], i, 24576 * length + length * length};
-    }
+    for (size_t i = 0; i < num; i++)
+        loads[i] = (load){order[i], i, work[order[i]]};
     fill_cells(loads, num, num_cells, room, cell);
     for (size_t i = 0; i < num; i++) {
         loads[i].sample = order[i];
@@ -65,7 +62,7 @@ void cr_packing_deal_mini(const size_t *tokens, int num_dp, size_t micro_size, u
     cr_free(loads);
 }
 
-void cr_packing_deal(const size_t *tokens, size_t num_samples, size_t group_size, int num_dp,
+void cr_packing_deal(const double *work, size_t num_samples, size_t group_size, int num_dp,
                      size_t micro_size, size_t mini_size, uint64_t seed, uint64_t epoch,
                      uint32_t *out_order, int32_t *out_mini, int32_t *out_rank)
 {
@@ -84,7 +81,7 @@ void cr_packing_deal(const size_t *tokens, size_t num_samples, size_t group_size
         size_t num = num_samples - first < mini_size ? num_samples - first : mini_size;
         for (size_t i = 0; i < num; i++)
             out_mini[out_order[first + i]] = (int32_t)(first / mini_size);
-        cr_packing_deal_mini(tokens, num_dp, micro_size, out_order + first, num, out_rank);
+        cr_packing_deal_mini(work, num_dp, micro_size, out_order + first, num, out_rank);
     }
 }
 

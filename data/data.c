@@ -374,6 +374,13 @@ void cr_dataset_free(cr_dataset *data)
     *data = (cr_dataset){0};
 }
 
+bool cr_dataset_has_images(const cr_dataset *data)
+{
+    for (size_t i = 0; i < data->num_rows; i++)
+        if (data->rows[i].num_images) return true;
+    return false;
+}
+
 void cr_order_init(cr_order *order, const cr_dataset *data, int domain, uint64_t seed)
 {
     *order = (cr_order){.epoch = -1, .seed = seed ^ (uint64_t)(domain + 1) << 40};

@@ -61,7 +61,8 @@ typedef struct cr_row_coder {
 CR_MUST cr_status cr_dataset_load(cr_dataset *data, const char *path, const cr_row_coder *coder,
                                   cr_err *err);
 void cr_dataset_free(cr_dataset *data);
-void cr_row_free(cr_row *row); /* what it owns */
+bool cr_dataset_has_images(const cr_dataset *data); /* a row has */
+void cr_row_free(cr_row *row);                      /* what it owns */
 
 /* Draws rows of one domain: a permutation an epoch. */
 typedef struct cr_cursor {

@@ -30,6 +30,12 @@ void cr_learning_init(cr_learning *l, const cr_config *c)
     if (c->critic.is_needed) l->critic = learner_of(CR_ROLE_CRITIC, &c->critic, c);
 }
 
+cr_status cr_learning_weigh_images(cr_learning *l, cr_err *err)
+{
+    CR_TRY(cr_work_image_cost(l->actor.worker, &l->actor.images, err));
+    return l->critic.worker ? cr_work_image_cost(l->critic.worker, &l->critic.images, err) : CR_OK;
+}
+
 void cr_learning_free(cr_learning *l)
 {
     cr_free(l->moments);

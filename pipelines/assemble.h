@@ -6,6 +6,7 @@
 #ifndef CR_ASSEMBLE_H
 #define CR_ASSEMBLE_H
 
+#include "actors/work.h"
 #include "pipelines/best/best.h"
 #include "pipelines/rollout.h"
 #include "pipelines/service/service.h"
@@ -17,7 +18,8 @@ typedef struct cr_learner {
     const cr_worker_config *worker; /* borrowed; NULL: it is not in the run */
     int64_t updates;                /* of its optimizer so far; of actor_train the weight version */
     cr_lr_schedule schedule;
-    int64_t mini_size; /* samples of an update */
+    int64_t mini_size;    /* samples of an update */
+    cr_image_cost images; /* of its model */
 } cr_learner;
 
 /* What learning remembers from step to step: kept in checkpoints. */
@@ -33,6 +35,8 @@ typedef struct cr_learning {
 } cr_learning;
 
 void cr_learning_init(cr_learning *l, const cr_config *config);
+/* Samples have images, whose cost counts when they are distributed. CR_ECONFIG and the like: a model cannot be built. */
+CR_MUST cr_status cr_learning_weigh_images(cr_learning *l, cr_err *err);
 void cr_learning_free(cr_learning *l);
 
 /* One rollout into updates of actor_train; metrics of the step are added to m. */

@@ -249,6 +249,7 @@ static cr_status load(rlvr *s, cr_err *err)
     CR_TRY(check_teachers(s, err));
     if (!s->c->rollouts_from) CR_TRY(check_rewards(s, err));
     cr_learning_init(&s->learning, s->c);
+    if (cr_dataset_has_images(&s->data)) CR_TRY(cr_learning_weigh_images(&s->learning, err));
     return open_scored(s, err);
 }
 

@@ -1,6 +1,7 @@
 /* train_request.c -- one epoch over the batch: requests to the ranks of a role that trains, sums of their replies
  * (see assemble_impl.h). */
 #include "actors/packing.h"
+#include "actors/work.h"
 #include "exchange/record.h"
 #include "pipelines/assemble_impl.h"
 #include "pipelines/why/terms.h"
@@ -64,7 +65,8 @@ static void deal(cri_epoch *e)
     const cr_worker_config *w = who->worker;
     const uint64_t number = (uint64_t)(e->a.step * e->a.num_epochs + e->a.epoch),
                    seed = (uint64_t)e->a.l->config->seed;
-    size_t n = b->r->num_samples, *tokens = CR_NEW_ARRAY(size_t, n);
+    const size_t n = b->r->num_samples;
+    double *work = CR_NEW_ARRAY(double, n);
 
     e->order = CR_NEW_ARRAY(uint32_t, n);
     e->mini = CR_NEW_ARRAY(int32_t, n);
@@ -73,15 +75,16 @@ static void deal(cri_epoch *e)
     e->counts = CR_NEW_ARRAY(uint64_t, CR_MINI_COUNTS * e->num_minis);
     e->lr = CR_NEW_ARRAY(float, e->num_minis);
     for (size_t i = 0; i < n; i++)
-        tokens[i] = b->batch.samples[i].num_ids;
-    cr_packing_deal(tokens, n, b->r->group_size, e->num_batches,
+        work[i] = cr_work_of(b->batch.samples[i].num_ids,
+                             cr_work_image_tokens(&who->images, b->batch.samples[i].items));
+    cr_packing_deal(work, n, b->r->group_size, e->num_batches,
                     w->batching.train_tokens ? 0 : (size_t)w->training.per_device_train_batch_size,
                     (size_t)who->mini_size, seed, number, e->order, e->mini, e->part);
     if (!is_critic(e)) cri_weigh_samples(e->a.l, e->a.b, e->mini, e->num_minis);
     count_masks(e);
     for (int64_t k = 0; k < e->num_minis; k++)
         e->lr[k] = (float)cr_learning_rate(&who->schedule, who->updates + k);
-    cr_free(tokens);
+    cr_free(work);
 }
 
 /* ---- requests and replies ---- */

@@ -43,8 +43,7 @@ static cr_status check_stage(const cr_rows *r, cr_err *err)
     const char *stage = r->c->train.stage;
 
     if (!stage || strcmp(stage, "align") != 0) return CR_OK;
-    for (size_t i = 0; i < r->data.num_rows; i++)
-        if (r->data.rows[i].num_images) return CR_OK;
+    if (cr_dataset_has_images(&r->data)) return CR_OK;
     return cr_fail(err, CR_ECONFIG,
                    "%s: stage align trains the projector alone, which learns from images, and no "
                    "row has one (stage finetune trains the language model, too)",
@@ -60,6 +59,7 @@ static cr_status load(cr_rows *r, cr_err *err)
         CR_TRY(cr_chat_open(w->model_path, &r->chat, err));
     CR_TRY(r->kind->load(r, w, &r->data, err));
     CR_TRY(check_stage(r, err));
+    if (cr_dataset_has_images(&r->data)) CR_TRY(cr_work_image_cost(w, &r->images, err));
     if (r->c->has_validation) CR_TRY(r->kind->load(r, &r->c->validation, &r->validation, err));
     r->batch = (size_t)(cr_worker_num_batches(w) * cr_worker_batch_samples(w));
     if (r->data.num_rows < r->batch)
@@ -97,6 +97,18 @@ static const uint32_t *rows_of(cr_rows *r, int64_t step)
 
 /* ---- calls ---- */
 
+static double work_of(const cr_rows *r, const struct cr_batch_sample *samples, size_t num)
+{
+    size_t tokens = 0;
+    double images = 0;
+
+    for (size_t i = 0; i < num; i++) {
+        tokens += samples[i].num_ids;
+        images += cr_work_image_tokens(&r->images, samples[i].items);
+    }
+    return cr_work_of(tokens, images);
+}
+
 cr_status cr_rows_put_images(cr_rows *r, const cr_dataset *data, const uint32_t *rows, size_t first,
                              size_t num, cr_err *err)
 {
@@ -106,21 +118,21 @@ cr_status cr_rows_put_images(cr_rows *r, const cr_dataset *data, const uint32_t 
     return CR_OK;
 }
 
-/* Which samples go to which rank, so that tokens balance; those of a row stay together and in order. The gradient does not depend
+/* Which samples go to which rank, so that their work balances; those of a row stay together and in order. The gradient does not depend
  * on it. order, part [b->num] are filled and borrowed. */
 static cr_deal deal_of(const cr_rows *r, const cr_sample_batch *b, uint32_t *order, int32_t *part)
 {
     const cr_worker_config *w = &r->c->train;
-    size_t each = r->kind->num_samples, num = b->num / each,
-           *tokens = CR_NEW_ARRAY(size_t, num ? num : 1);
+    size_t each = r->kind->num_samples, num = b->num / each;
+    double *work = CR_NEW_ARRAY(double, num ? num : 1);
     uint32_t *row = CR_NEW_ARRAY(uint32_t, num ? num : 1);
     int32_t *part_of = CR_NEW_ARRAY(int32_t, num ? num : 1);
 
-    for (size_t i = 0; i < b->num; i++)
-        tokens[i / each] += b->samples[i].num_ids;
-    for (size_t i = 0; i < num; i++)
+    for (size_t i = 0; i < num; i++) {
+        work[i] = work_of(r, b->samples + i * each, each);
         row[i] = (uint32_t)i;
-    cr_packing_deal_mini(tokens, (int)cr_worker_num_batches(w),
+    }
+    cr_packing_deal_mini(work, (int)cr_worker_num_batches(w),
                          (size_t)w->training.per_device_train_batch_size, row, num, part_of);
     for (size_t i = 0; i < num * each; i++) {
         order[i] = row[i / each] * (uint32_t)each + (uint32_t)(i % each);
@@ -128,7 +140,7 @@ static cr_deal deal_of(const cr_rows *r, const cr_sample_batch *b, uint32_t *ord
     }
     cr_free(part_of);
     cr_free(row);
-    cr_free(tokens);
+    cr_free(work);
     return (cr_deal){.order = order, .part = part};
 }
 

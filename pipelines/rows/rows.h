@@ -7,6 +7,7 @@
 #ifndef CR_ROWS_H
 #define CR_ROWS_H
 
+#include "actors/work.h"
 #include "launch/role_call.h"
 #include "pipelines/best/best.h"
 #include "rl/rl.h"
@@ -39,6 +40,7 @@ struct cr_rows {
     cr_tokenizer *tokenizer;
     cr_chat *chat;
     cr_dataset data, validation;
+    cr_image_cost images;
     size_t batch;    /* rows of a step: dp * b * GA */
     uint32_t *order; /* rows of the epoch that runs */
     int64_t epoch;   /* that order is of, -1: none yet */

@@ -2,11 +2,22 @@
  * tokens that balance in every micro-batch.
  * Not covered: the records that take the samples there (tests/e2e). */
 #include "actors/packing.h"
+#include "actors/work.h"
 #include "base/rng.h"
 #include "tests/check_near.h"
 
 #include <math.h>
 enum { NUM = 240, DP = 3, MICRO = 4, MINI = DP * MICRO * 5, GROUP = 6 };
+
+/* Of text. */
+static const double *weigh(const size_t *tokens, size_t num)
+{
+    static double work[NUM];
+
+    for (size_t i = 0; i < num; i++)
+        work[i] = cr_work_of(tokens[i], 0);
+    return work;
+}
 
 /* Tokens of each (mini-batch, micro-batch, rank), when every rank takes MICRO of its samples at a time. */
 static void test_micro_batches(void **state)
@@ -19,7 +30,7 @@ static void test_micro_batches(void **state)
     (void)state;
     for (size_t i = 0; i < NUM; i++)
         tokens[i] = 20 + (size_t)(100 * fabs(cr_rng_normal(7, CR_RNG_TEST, 0, i)));
-    cr_packing_deal(tokens, NUM, GROUP, DP, MICRO, MINI, 42, 3, order, mini, rank);
+    cr_packing_deal(weigh(tokens, NUM), NUM, GROUP, DP, MICRO, MINI, 42, 3, order, mini, rank);
     for (size_t k = 0; k < NUM; k++) {
         uint32_t i = order[k];
         assert_false(is_assigned[i]);
@@ -41,6 +52,53 @@ static void test_micro_batches(void **state)
     }
 }
 
+/* The largest work of a rank in a mini-batch, by the mean. */
+static double worst(const double *work, const int32_t *mini, const int32_t *rank)
+{
+    double of[NUM / MINI][DP] = {0}, most = 0;
+
+    for (size_t i = 0; i < NUM; i++)
+        of[mini[i]][rank[i]] += work[i];
+    for (size_t b = 0; b < NUM / MINI; b++) {
+        double sum = 0, max = 0;
+        for (int r = 0; r < DP; r++) {
+            sum += of[b][r];
+            max = fmax(max, of[b][r]);
+        }
+        most = fmax(most, DP * max / sum);
+    }
+    return most;
+}
+
+/* Samples of as many tokens each, of which images of very different sizes have some: their work balances, which that of tokens does not. */
+static void test_images(void **state)
+{
+    const cr_image_cost cost = {.patch = 0.1,
+                                .merged = 0.01,
+                                .frame_pair = 2e-5,
+                                .window_pair = 1e-5,
+                                .merge = 2,
+                                .window = 8};
+    double work[NUM], text[NUM];
+    int32_t mini[NUM], rank[NUM];
+    uint32_t order[NUM];
+
+    (void)state;
+    for (size_t i = 0; i < NUM; i++) {
+        const size_t group = i / GROUP; /* which have the same prompt */
+        const int32_t side = 4 + 2 * (int32_t)(30 * fabs(cr_rng_normal(9, CR_RNG_TEST, 0, group))),
+                      grid[3] = {1, side, 2 * side};
+        const cr_item_refs items = {.grids = grid, .num = group % 2};
+        text[i] = cr_work_of(3000 + i % GROUP, 0);
+        work[i] = cr_work_of(3000 + i % GROUP, cr_work_image_tokens(&cost, items));
+        assert_true(group % 2 ? work[i] > text[i] : work[i] == text[i]);
+    }
+    cr_packing_deal(work, NUM, GROUP, DP, MICRO, MINI, 42, 3, order, mini, rank);
+    assert_true(worst(work, mini, rank) < 1.02);
+    cr_packing_deal(text, NUM, GROUP, DP, MICRO, MINI, 42, 3, order, mini, rank);
+    assert_true(worst(work, mini, rank) > 1.08);
+}
+
 /* 17 samples for 3 ranks: 6, 6 and 5, whatever their micro-batches. */
 static void test_uneven(void **state)
 {
@@ -53,7 +111,7 @@ static void test_uneven(void **state)
         tokens[i] = 10 + i * i;
         order[i] = (uint32_t)i;
     }
-    cr_packing_deal_mini(tokens, DP, MICRO, order, 17, rank);
+    cr_packing_deal_mini(weigh(tokens, 17), DP, MICRO, order, 17, rank);
     for (uint32_t i = 0; i < 17; i++) {
         assert_int_equal(order[i], i);
         num[rank[i]]++;
@@ -111,8 +169,9 @@ static void test_cut_corners(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_uneven),
-        cmocka_unit_test(test_cut_by_tokens), cmocka_unit_test(test_cut_corners)};
+        cmocka_unit_test(test_images), cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_uneven), cmocka_unit_test(test_cut_by_tokens),
+        cmocka_unit_test(test_cut_corners)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,11 @@
 /* models_vl.c -- vision-language models: trees against those of Transformers (tests/parity/vision_trees.txt),
  * parameter counts of published models, config.json with nested and flat text, values that must be
  * refused, what freezing freezes. Their numbers: models_vl_numbers.c. */
+#include "models/cost.h"
 #include "strategies/units.h"
 #include "tests/vl_models.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -124,6 +126,56 @@ static void counts_of_published_models(void **state)
             fail_msg("%s: %lld parameters, %lld of vision", p->name, all, visual);
         cr_model_free(model);
     }
+}
+
+/* Qwen2.5-VL-7B, by hand: parameters of Linears are passed once a patch, a merged token, a token of text; pairs of a frame in 4 blocks,
+ * of windows of 8 x 8 in 28. */
+static void costs_of_images(void **state)
+{
+    const double text = 28 * (3584.0 * (3584 + 2 * 512) + 3584.0 * 3584 + 3 * 3584.0 * 18944),
+                 patch = 1176.0 * 1280 + 32 * (4 * 1280.0 * 1280 + 3 * 1280.0 * 3420),
+                 merged = 5120.0 * 5120 + 5120.0 * 3584;
+    const int32_t grids[][3] = {{1, 10, 22}, {3, 10, 22}, {1, 2, 2}, {1, 16, 8}};
+    /* a side of 22 is 8, 8 and 6 */
+    const double windows[] = {(64 + 4) * (64 + 64 + 36), 3 * (64 + 4) * (64 + 64 + 36), 4 * 4,
+                              128 * 64};
+    const struct {
+        const char *trained;
+        double tower, projector, text;
+    } ways[] = {{"", 3, 3, 3}, {"model.visual.", 1, 3, 3}, {"model.language_model.", 3, 3, 2}};
+    char config[1200];
+    cr_model *model;
+    cr_image_cost cost;
+
+    (void)state;
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"%s\",\"vision_config\":{%s},\"text_config\":{%s,"
+             "\"rope_scaling\":{\"mrope_section\":%s}}}",
+             published[1].type, published[1].vision, published[1].text, published[1].section);
+    model = must_build(config);
+    for (size_t w = 0; w < CR_COUNT(ways); w++) {
+        for (size_t k = 0; k < model->num_params; k++) {
+            const char *name = model->params[k]->name;
+            model->params[k]->is_trainable =
+                !*ways[w].trained || strncmp(name, ways[w].trained, strlen(ways[w].trained)) != 0 ||
+                strstr(name, ".merger.");
+        }
+        cr_image_cost_of(model, &cost);
+        for (size_t i = 0; i < CR_COUNT(grids); i++) {
+            const int32_t *g = grids[i];
+            const double n = (double)g[1] * g[2];
+            const double want =
+                (ways[w].tower * g[0] * n * patch + ways[w].projector * g[0] * n / 4 * merged +
+                 ways[w].tower * 2 * 1280 * (28 * windows[i] + 4 * g[0] * n * n)) /
+                (ways[w].text * text);
+            assert_true(fabs(cr_image_cost_tokens(&cost, g) / want - 1) < 1e-12);
+        }
+    }
+    cr_model_free(model);
+    model = must_build("{\"model_type\":\"llama\"," TEXT_KEYS ",\"num_hidden_layers\":1}");
+    cr_image_cost_of(model, &cost);
+    assert_true(cr_image_cost_tokens(&cost, grids[0]) == 0);
+    cr_model_free(model);
 }
 
 /* Nested and flat files say the same; axes of frequencies; what the tower needs. */
@@ -281,6 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_of_transformers),
         cmocka_unit_test(counts_of_published_models),
+        cmocka_unit_test(costs_of_images),
         cmocka_unit_test(configs),
         cmocka_unit_test(wrong_values_name_their_key),
         cmocka_unit_test(freezing),
