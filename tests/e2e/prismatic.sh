@@ -5,7 +5,7 @@
 # what was sampled is what is trained on; a stage that trains the projector alone is refused for text; plans of all stages: elements that
 # train, bytes of masters and of frozen weights, dtypes of units. With pictures (scripts/make_pictures): the projector is aligned, then all but the
 # backbone is trained until colours of pictures that were never shown are named, in greedy answers and by RLVR, whose log-probs of generation and training
-# are the same bits. Needs python3.
+# are the same bits; the gradient of `croll grad` is how the loss changes along it. Needs python3.
 . tests/e2e/run.inc
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 mkdir $tmp/output $tmp/bin $tmp/scripts
@@ -110,6 +110,33 @@ sft() { # NAME MODEL [key=value ..]
 python3 -c "import json, sys; got = json.load(open(sys.argv[1]))['roles'][0]['pixel_bytes']; sys.exit(got != 32 * 16 * 300 * 4)" $tmp/plan.json ||
     fail "plan: patches of 32 images"
 ! "$CROLL" plan configs/quickstart/sft.yaml pretrain=$pictures/model --images-per-row 2 >$log 2>&1 && grep -q 'takes one' $log || fail "plan of two images a row"
+# the gradient of chats with pictures: the loss along it changes as its norm says, and towers and projector have a part of it
+head -n 6 $pictures/sft.jsonl | sed 's/^{/{"id": 1, /' >$tmp/chats
+grad() { mkdir -p $tmp/$2 && "$CROLL" grad $1 --image-folder $pictures/pictures --out $tmp/$2/model.safetensors model_args.dtype=fp32 <$tmp/chats >$tmp/$2/loss; }
+grad $pictures/model along
+for side in above below; do cp -r $pictures/model $tmp/$side; done
+python3 - $pictures/model $tmp <<'PY' || fail "gradient: its parts"
+import json, struct, sys
+sys.path.insert(0, "tests/e2e")
+from tensors import read, write
+model, tmp = sys.argv[1:]
+floats = lambda t: struct.unpack(f"<{len(t[2]) // 4}f", t[2])
+w, g = read(model), read(tmp + "/along")
+norm = json.load(open(tmp + "/along/loss"))["grad_norm"]
+part = {p: sum(x * x for k, t in g.items() if k.startswith(p) for x in floats(t)) for p in ("vision_backbone.featurizer.", "vision_backbone.fused_featurizer.", "projector.", "language_model.")}
+assert abs(sum(part.values()) ** 0.5 - norm) < 1e-4 * norm and min(part.values()) > 1e-6 * norm * norm, (part, norm)
+for side, step in (("above", 5e-4), ("below", -5e-4)):
+    moved = {k: (t[0], t[1], struct.pack(f"<{len(t[2]) // 4}f", *(a + step * b / norm for a, b in zip(floats(t), floats(g[k]))))) if k in g else t for k, t in w.items()}
+    write(f"{tmp}/{side}", moved)
+PY
+grad $tmp/above grad_above
+grad $tmp/below grad_below
+python3 -c "
+import json, sys
+a, b, g = (json.load(open(f'{sys.argv[1]}/{n}/loss')) for n in ('grad_above', 'grad_below', 'along'))
+slope = (a['loss'] - b['loss']) / 1e-3
+sys.exit(0 if abs(slope / g['grad_norm'] - 1) < 1e-3 else f'{slope}, the norm is {g}')" $tmp || fail "gradient: the loss along it"
+
 sft aligned $pictures/model max_steps=5 sft_train.model_args.stage=align
 python3 - $pictures/model $tmp/aligned.export <<'PY' || fail "tensors of stage align"
 import sys

@@ -2,13 +2,24 @@
 # croll serve with images, on a tiny Qwen3-VL: greedy answers and log-probs of chats with 0 to 3 images as data URIs are those of Transformers in
 # float64 (tests/parity/logprobs_images.json), also as events, several at once, n samples, with log-probs of the prompt; usage counts
 # their tokens. What is not a data URI of a whole image is a 400 with a sentence, and the service goes on; decoding holds up no other request.
-# A model without a tower takes none.
+# A model without a tower takes none. A Prismatic model's answers and log-probs are those of `croll generate` and `croll logprobs`, and a chat of two images is a
+# 400.
 . tests/e2e/serve.inc
 mkdir $tmp/models
 python3 tests/parity/logprobs_images.py --make $tmp/models || fail "the models"
 "$CROLL" init $tmp/models/qwen3_vl --seed 5 >/dev/null
 "$CROLL" init $tmp/models/sums/model >/dev/null
-launch v=$tmp/models/qwen3_vl t=$tmp/models/sums/model --access-log none model_args.dtype=fp32
+scripts/make_pictures $tmp/pictures prismatic
+"$CROLL" init $tmp/pictures/model >/dev/null
+cat >$tmp/asked <<'END'
+{"id": 0, "messages": [{"role": "user", "content": [{"type": "image", "image": "3.png"}, {"type": "text", "text": "Which?"}]}]}
+{"id": 1, "messages": [{"role": "user", "content": [{"type": "text", "text": "Which?"}, {"type": "image", "image": "4.png"}]}]}
+{"id": 2, "messages": [{"role": "user", "content": "3+1="}]}
+END
+in=(--image-folder $tmp/pictures/pictures model_args.dtype=fp32)
+"$CROLL" generate $tmp/pictures/model "${in[@]}" --temperature 0 --max-new-tokens 8 --json <$tmp/asked >$tmp/answers
+"$CROLL" logprobs $tmp/pictures/model "${in[@]}" <$tmp/asked >$tmp/scores
+launch v=$tmp/models/qwen3_vl t=$tmp/models/sums/model p=$tmp/pictures/model --access-log none model_args.dtype=fp32
 client images <<'END2'
 import base64, concurrent.futures, json, re, struct, sys, threading, time, urllib.error, urllib.request, zlib
 url = sys.argv[1]
@@ -66,6 +77,22 @@ with concurrent.futures.ThreadPoolExecutor(8) as pool:
     assert list(pool.map(check, wanted * 2)) == alone * 2
 tokens = chat({"messages": wanted[4]["request"]["messages"]}, "/tokenize")
 assert tokens["tokens"] == wanted[4]["input_ids"], tokens
+
+# Prismatic: a placeholder a patch after the first token
+tmp, parts = sys.argv[2], []
+asked, answers, scores = ([json.loads(x) for x in open(f"{tmp}/{name}")] for name in ("asked", "answers", "scores"))
+for x, answer, score in zip(asked, answers, scores, strict=True):
+    for part in x["messages"][0]["content"]:
+        if type(part) is dict and part["type"] == "image":
+            part.update(image(uri(open(f"{tmp}/pictures/pictures/" + part.pop("image"), "rb").read())))
+            parts.append(part)
+    a = chat({"model": "p", "messages": x["messages"], "temperature": 0, "max_tokens": 8, "return_token_ids": True, "prompt_logprobs": 0})
+    assert a["prompt_token_ids"] == score["input_ids"] and a["choices"][0]["token_ids"] == answer["output_ids"], (a, answer, score)
+    got = [next(iter(p.values()))["logprob"] for p in a["prompt_logprobs"][1:]]
+    assert max(abs(p - q) for p, q in zip(got, score["logprobs"], strict=True)) < 1e-6, (got, score)
+assert scores[0]["input_ids"].count(259) == scores[1]["input_ids"].count(259) == 16 and len(scores[0]["input_ids"]) == len(scores[1]["input_ids"])
+status, text = post("/v1/chat/completions", {"model": "p", "messages": user(*parts, {"type": "text", "text": "?"})})
+assert status == 400 and "message 1 has a second image" in text, (status, text)
 
 # another image under the same ids, after its prefix was kept
 m = lambda name: user({"type": "text", "text": "What is in this picture? " * 8}, image(uri(open("tests/parity/images/" + name, "rb").read())))
