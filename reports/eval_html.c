@@ -31,13 +31,14 @@ static void add_share(cr_buf *out, const char *name, const json_t *share)
     cr_html_adds(out, name);
     cr_buf_addf(out,
                 "</td><td class=\"n\">%.4f</td><td class=\"n\">%.4f to %.4f</td><td><svg "
-                "width=\"%d\" height=\"%d\">"
+                "width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\" "
+                "style=\"height:%dpx;min-width:60px\">"
                 "<rect width=\"%d\" height=\"%d\" fill=\"#f3f6fa\"/><rect x=\"%.1f\" "
                 "width=\"%.1f\" height=\"%d\" "
                 "fill=\"#b9d3f2\"/><rect x=\"%.1f\" width=\"2\" height=\"%d\" "
                 "fill=\"#2457a6\"/></svg></td><td class=\"n\">",
-                value, low, high, WIDTH, HEIGHT, WIDTH, HEIGHT, low * WIDTH, (high - low) * WIDTH,
-                HEIGHT, value * (WIDTH - 2), HEIGHT);
+                value, low, high, WIDTH, HEIGHT, WIDTH, HEIGHT, HEIGHT, WIDTH, HEIGHT, low * WIDTH,
+                (high - low) * WIDTH, HEIGHT, value * (WIDTH - 2), HEIGHT);
     add_text(out, json_object_get(share, "fraction"));
     cr_buf_adds(out, "</td></tr>\n");
 }
@@ -75,10 +76,33 @@ static void add_labels(cr_buf *out, const char *kind, const json_t *labels)
     }
 }
 
+/* *row: that of the sample before, whose images are not shown again. */
+static void add_sample(cr_buf *out, cr_thumbnails *images, const json_t *x, double *row)
+{
+    const json_t *references = json_object_get(x, "images");
+
+    cr_buf_addf(out, "<tr><td class=\"n\">%.0f</td><td class=\"n\">%.4g</td><td>",
+                number_of(x, "row"), number_of(x, "score"));
+    if (*row != number_of(x, "row"))
+        cr_thumbnails_add(images, references, out);
+    else if (references)
+        cr_buf_adds(out, "<small>images as above</small>");
+    *row = number_of(x, "row");
+    cr_buf_adds(out, "<pre>");
+    add_text(out, json_object_get(x, "prompt"));
+    cr_buf_adds(out, "</pre></td><td><pre>");
+    add_text(out, json_object_get(x, "text"));
+    cr_buf_adds(out, "</pre></td><td><pre>");
+    add_text(out, json_object_get(x, "ground_truth"));
+    cr_buf_adds(out, "</pre></td></tr>\n");
+}
+
 /* The first samples that are right, or that are not. */
-static void add_samples(cr_buf *out, const char *title, const cr_buf *samples, bool are_right)
+static void add_samples(cr_buf *out, const char *title, const cr_buf *samples,
+                        cr_thumbnails *images, bool are_right)
 {
     size_t at = 0, n;
+    double row = -1;
     int num = 0;
 
     cr_buf_addf(out,
@@ -92,14 +116,7 @@ static void add_samples(cr_buf *out, const char *title, const cr_buf *samples, b
         if (cr_json_parse(line, n, NULL, &x, &ignored) != CR_OK) continue;
         score = json_object_get(x, "score");
         if (json_is_number(score) && (json_number_value(score) == 1) == are_right) {
-            cr_buf_addf(out, "<tr><td class=\"n\">%.0f</td><td class=\"n\">%.4g</td><td><pre>",
-                        number_of(x, "row"), json_number_value(score));
-            add_text(out, json_object_get(x, "prompt"));
-            cr_buf_adds(out, "</pre></td><td><pre>");
-            add_text(out, json_object_get(x, "text"));
-            cr_buf_adds(out, "</pre></td><td><pre>");
-            add_text(out, json_object_get(x, "ground_truth"));
-            cr_buf_adds(out, "</pre></td></tr>\n");
+            add_sample(out, images, x, &row);
             num++;
         }
         json_decref(x);
@@ -107,7 +124,7 @@ static void add_samples(cr_buf *out, const char *title, const cr_buf *samples, b
     cr_buf_adds(out, num ? "</table>\n" : "<tr><td>none</td></tr></table>\n");
 }
 
-void cr_eval_html(cr_buf *out, const json_t *table, const cr_buf *samples)
+void cr_eval_html(cr_buf *out, const json_t *table, const cr_buf *samples, cr_thumbnails *images)
 {
     const char *model = json_string_value(json_object_get(table, "model"));
 
@@ -115,7 +132,7 @@ void cr_eval_html(cr_buf *out, const json_t *table, const cr_buf *samples)
     add_label(out, "", "All prompts", json_object_get(table, "all"));
     add_labels(out, "Tag ", json_object_get(table, "tags"));
     add_labels(out, "Domain ", json_object_get(table, "domains"));
-    add_samples(out, "Wrong", samples, false);
-    add_samples(out, "Right", samples, true);
+    add_samples(out, "Wrong", samples, images, false);
+    add_samples(out, "Right", samples, images, true);
     cr_html_end(out);
 }

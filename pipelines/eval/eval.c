@@ -1,6 +1,7 @@
 /* eval.c -- see eval.h. */
 #include "pipelines/eval/eval.h"
 #include "base/digest.h"
+#include "data/row_images.h"
 #include "pipelines/eval/samples.h"
 #include "pipelines/eval/table.h"
 #include "pipelines/verdicts.h"
@@ -82,6 +83,23 @@ static cr_status sample(cr_run *run, cr_eval_file *f, cr_err *err)
     return err->status;
 }
 
+static cr_status read_image(void *data, const char *sha256, cr_buf *out, cr_err *err)
+{
+    return cr_row_images_find(data, sha256, out, err);
+}
+
+static void make_page(const cr_eval_file *f, const json_t *table, const cr_buf *samples,
+                      cr_buf *page)
+{
+    const cr_image_files files = {read_image, (void *)(uintptr_t)f->data,
+                                  f->config->train.data.has_white_alpha ? CR_ALPHA_WHITE
+                                                                        : CR_ALPHA_DROP};
+    cr_thumbnails *images = cr_thumbnails_open(f->config->output_dir, &files);
+
+    cr_eval_html(page, table, samples, images);
+    cr_thumbnails_close(images);
+}
+
 /* eval.json and eval.html. */
 static cr_status report(const cr_eval_file *f, const cr_validation *v, cr_err *err)
 {
@@ -94,7 +112,7 @@ static cr_status report(const cr_eval_file *f, const cr_validation *v, cr_err *e
     CR_TRY_GOTO(out, cr_eval_table_write(f->config, v, &table, err));
     CR_TRY_GOTO(out, cr_json_parse(table.data, table.num_bytes, path, &read, err));
     CR_TRY_GOTO(out, cr_file_read(f->path, &samples, err));
-    cr_eval_html(&page, read, &samples);
+    make_page(f, read, &samples, &page);
     CR_TRY_GOTO(out, cr_file_write_atomic(page_path, page.data, page.num_bytes, err));
     cr_note(cr_file_write_atomic(path, table.data, table.num_bytes, err));
 out:

@@ -144,6 +144,18 @@ static void find_references(const json_t *value, references *out)
     json_object_foreach((json_t *)(uintptr_t)value, key, member) find_references(member, out);
 }
 
+json_t *cr_thumbnails_references(const json_t *row)
+{
+    json_t *out = json_array();
+    references r = {0};
+
+    find_references(row, &r);
+    for (size_t i = 0; i < r.num; i++)
+        json_array_append(out, (json_t *)(uintptr_t)r.items[i]);
+    cr_free(r.items);
+    return out;
+}
+
 char *cr_thumbnails_digests(const json_t *row)
 {
     references r = {0};

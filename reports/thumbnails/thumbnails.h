@@ -27,6 +27,8 @@ cr_thumbnails *cr_thumbnails_open(const char *folder, const cr_image_files *file
 void cr_thumbnails_close(cr_thumbnails *t); /* accepts NULL */
 /* The pictures of all references in a row; nothing, and false, where it has none or is NULL. */
 bool cr_thumbnails_add(cr_thumbnails *t, const json_t *row, cr_buf *out);
+/* The references, a list; a new reference. */
+json_t *cr_thumbnails_references(const json_t *row);
 /* Their digests, one after the other; the caller's. */
 char *cr_thumbnails_digests(const json_t *row);
 

@@ -78,7 +78,10 @@ ran = sorted((r["group"], r["response"], r["score"]) for r in map(json.loads, op
 for name in ("evaluated", "evaluated_bytes"):
     table = json.load(open(f"{tmp}/{name}.json"))["all"]
     assert table["prompts"] == 80 and table["right"]["value"] == first["val_correct/all/mean"], (table, first["val_correct/all/mean"])
-    assert ran == sorted((r["row"], r["text"], r["score"]) for r in map(json.loads, open(f"{tmp}/{name}/samples.jsonl"))), name
+    lines = list(map(json.loads, open(f"{tmp}/{name}/samples.jsonl")))
+    assert ran == sorted((r["row"], r["text"], r["score"]) for r in lines), name
+    assert all(len(r["images"]) == 1 and len(r["images"][0]["sha256"]) == 64 for r in lines), name
+    assert open(f"{tmp}/{name}/eval.html").read().count('<img src="data:image/webp;base64,') >= 2, name
 PY
 rlvr half max_steps=3 actor_train.model_args.dtype=bf16 actor_train.strategy_args.strategy_config.param_dtype=bf16 \
     actor_infer.model_args.dtype=bf16 actor_infer.strategy_args.strategy_config.param_dtype=bf16
