@@ -95,8 +95,8 @@ grep -q '"lora_dropout": *0\.2' $tmp/dropped/latest/sft_train/adapter_config.jso
 full=("${lora[@]}" additional_target=norm)
 # rlvr NAME [key=value ..]
 rlvr() {
-    job "$@" ${full[@]/#/actor_train.model_args.} max_steps=4 save_steps=2 eval_steps=100 rollout_batch_size=16 \
-        actor_train.training_args.gradient_accumulation_steps=2 actor_train.training_args.learning_rate=5.0e-3 actor_train.training_args.warmup_steps=0
+    job "$@" ${full[@]/#/actor_train.model_args.} max_steps=4 save_steps=2 eval_steps=100 rollout_batch_size=8 \
+        actor_train.training_args.gradient_accumulation_steps=1 actor_train.training_args.learning_rate=5.0e-3 actor_train.training_args.warmup_steps=0
     [ $code = 0 ] || fail "$1: exit code $code"
     learned $1 4
     [ "$(values actor/train_infer_diff_max $tmp/$1/metrics.jsonl | sort -u)" = 0 ] || fail "$1: generation and training differ"
@@ -128,7 +128,7 @@ grep -q 'enable_old_logprobs_recompute: true' $tmp/policy_dropped/config.yaml ||
 "$CROLL" inspect $tmp/bf16/latest/actor_train/adapter_model.safetensors | grep lora_ >$tmp/tensors && ! grep -v F32 $tmp/tensors >/dev/null || fail "bf16: adapters are not in float32"
 synced bf16 2 "${bf16[@]}"
 # one trainer for two engines
-rlvr thin "actor_train.device_mapping=[0]" actor_train.strategy_args.strategy_config.fsdp_size=1 actor_train.training_args.gradient_accumulation_steps=4
+rlvr thin "actor_train.device_mapping=[0]" actor_train.strategy_args.strategy_config.fsdp_size=1 actor_train.training_args.gradient_accumulation_steps=2
 synced thin 4 "actor_train.device_mapping=[0]" actor_train.strategy_args.strategy_config.fsdp_size=1
 # the reference is the base: no distance at step 0, to the bit, and one afterwards
 kl=(use_kl_loss=true kl_loss_coef=0.01)
