@@ -84,6 +84,12 @@ const cri_key cri_keys[] = {
     I("run", "max_ckpt_to_keep", "0", "0", "checkpoints"),
     I("run", "logging_steps", "1", "1", "pipeline"),
     I("run", "eval_steps", "10", "1", "pipeline"),
+    T("run", "metric_for_best_model", NULL, "pipeline"), /* Transformers', and the next */
+    B("run", "greater_is_better", NULL, "pipeline"),
+    I("run", "early_stopping_patience", NULL, "1", "pipeline"),
+    R("run", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
+    NONE("run", "load_best_model_at_end", NOT_LOADED),
+    NONE("run", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
     READ("run", "resume_from_checkpoint", CRI_ANY, "false", "checkpoints"),
     K("run", "checkpoint_config", "checkpoint"),
     READ("run", "system_envs", CRI_MAP, "{}", "launcher: of every process"),
@@ -156,13 +162,7 @@ const cri_key cri_keys[] = {
       "pipeline: croll eval"), /* croll's own, as verl's, and the next */
     T("rlvr", "val_adapter", NULL, "engine: of croll eval"),
     T("rlvr", "rollouts_from", NULL, "pipeline: samples of another run"), /* croll's own */
-    T("rlvr", "metric_for_best_model", NULL, "pipeline"), /* Transformers', and the next */
-    B("rlvr", "greater_is_better", NULL, "pipeline"),
-    I("rlvr", "early_stopping_patience", NULL, "1", "pipeline"),
-    R("rlvr", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
     K("rlvr", "curriculum", "curriculum"), /* croll's own, and all in it */
-    NONE("rlvr", "load_best_model_at_end", NOT_LOADED),
-    NONE("rlvr", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
     I("rlvr", "rollout_batch_size", "128", "1", "rollouts"),
     I("rlvr", "num_return_sequences_in_group", "1", "1", "rollouts"),
     NONE("rlvr", "is_num_return_sequences_expand",
@@ -292,13 +292,7 @@ const cri_key cri_keys[] = {
     T("sft", "prompt_key", "instruction", "prompts"),
     T("sft", "query_key", NULL, "prompts"),
     T("sft", "response_key", "output", "prompts"),
-    B("sft", "shuffle", "false", "sft pipeline"),        /* croll's own */
-    T("sft", "metric_for_best_model", NULL, "pipeline"), /* as of rlvr, and the next */
-    B("sft", "greater_is_better", NULL, "pipeline"),
-    I("sft", "early_stopping_patience", NULL, "1", "pipeline"),
-    R("sft", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
-    NONE("sft", "load_best_model_at_end", NOT_LOADED),
-    NONE("sft", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
+    B("sft", "shuffle", "false", "sft pipeline"), /* croll's own */
     K("sft", "sft_train", "worker"),
     K("sft", "validation", "worker"),
 
@@ -317,13 +311,7 @@ const cri_key cri_keys[] = {
     T("dpo", "system_key", NULL, "prompts"),
     T("dpo", "chosen_key", "chosen", "prompts"),
     T("dpo", "rejected_key", "rejected", "prompts"),
-    B("dpo", "shuffle", "true", "dpo pipeline"),         /* croll's own */
-    T("dpo", "metric_for_best_model", NULL, "pipeline"), /* as of rlvr, and the next */
-    B("dpo", "greater_is_better", NULL, "pipeline"),
-    I("dpo", "early_stopping_patience", NULL, "1", "pipeline"),
-    R("dpo", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
-    NONE("dpo", "load_best_model_at_end", NOT_LOADED),
-    NONE("dpo", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
+    B("dpo", "shuffle", "true", "dpo pipeline"), /* croll's own */
     K("dpo", "actor_train", "worker"),
     K("dpo", "reference", "worker"),
     K("dpo", "validation", "worker"),
@@ -347,13 +335,7 @@ const cri_key cri_keys[] = {
     R("distill", "skew_lambda", "0.1", "0..1", "loss"),
     C("distill", "kd_normalize", "tail", "tail|topk", "loss"), /* croll's own; topk is ROLL's */
     B("distill", "distill_on_prompt", "false", "loss"),
-    B("distill", "shuffle", "true", "distill pipeline"),     /* croll's own */
-    T("distill", "metric_for_best_model", NULL, "pipeline"), /* as of rlvr, and the next */
-    B("distill", "greater_is_better", NULL, "pipeline"),
-    I("distill", "early_stopping_patience", NULL, "1", "pipeline"),
-    R("distill", "early_stopping_threshold", "0", "0..1e30", "pipeline"),
-    NONE("distill", "load_best_model_at_end", NOT_LOADED),
-    NONE("distill", "save_total_limit", "max_ckpt_to_keep says how many checkpoints are kept"),
+    B("distill", "shuffle", "true", "distill pipeline"), /* croll's own */
     NONE("distill", "logits_transfer_backend", "log-probs go through shared memory and Redis"),
     K("distill", "student", "worker"),
     K("distill", "teacher", "worker"),
