@@ -3,10 +3,35 @@
 
 #include <string.h>
 
-static void bind_columns(cr_config *c, const cr_node *root)
+/* Its own model, or that of `pretrain`. */
+static void derive_model(cr_config *c, cr_node *root, const char *role, const char *pretrain,
+                         cr_diagnostics *d)
+{
+    cr_node *block = cr_node_get(root, role), *args;
+    const cr_node *from = cr_node_get(root, pretrain);
+
+    if (cri_is_given(block, "service")) return;
+    args = cri_block_of(c, block, "model_args", "model_args", d);
+    if (cri_is_given(args, "model_name_or_path")) return;
+    if (from->kind == CR_NODE_NULL && strcmp(role, "student") == 0)
+        from = cr_node_get(root, "pretrain");
+    if (from->kind == CR_NODE_TEXT)
+        cri_set_text(c, args, "model_name_or_path", from->text);
+    else
+        cr_diagnose(d, CR_ERROR, block->place, "%s has no model: give %s", role, pretrain);
+}
+
+/* The trained role, the length of its sequences, and the columns of its rows. */
+static void bind_rows(cr_config *c, cr_node *root, const char *trained, cr_diagnostics *d)
 {
     const bool is_distill = c->kind == CR_PIPELINE_DISTILL;
 
+    cri_bind_worker(c, root, trained, &c->train, CR_TASK_TRAIN, d);
+    cri_bind_validation(c, root, trained, d);
+    cri_bind_best(c, root, d);
+    c->sequence_length = cri_int_of(root, "sequence_length");
+    if (!c->sequence_length)
+        cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1}, "sequence_length must be given");
     c->rows =
         (cr_row_keys){.prompt_key = cri_text_of(root, is_distill ? "question_key" : "prompt_key"),
                       .query_key = cri_text_of(root, "query_key"),
@@ -17,13 +42,6 @@ static void bind_columns(cr_config *c, const cr_node *root)
                       .rejected_key = cri_text_of(root, "rejected_key"),
                       .shuffle = cri_flag_of(root, "shuffle"),
                       .keeps_reference = cri_flag_of(root, "cache_reference_log_probs")};
-}
-
-static void bind_length(cr_config *c, const cr_node *root, cr_diagnostics *d)
-{
-    c->sequence_length = cri_int_of(root, "sequence_length");
-    if (!c->sequence_length)
-        cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1}, "sequence_length must be given");
 }
 
 /* The trained role has devices and rows. */
@@ -40,34 +58,19 @@ static void check_trained(const cr_config *c, cr_diagnostics *d)
 
 void cri_load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
-    cr_node *args = cr_node_at(root, "sft_train.model_args"),
-            *path = cr_node_get(args, "model_name_or_path"),
-            *pretrain = cr_node_get(root, "pretrain");
-
     if (cr_node_get(root, "sft_train")->kind == CR_NODE_NULL)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
                     "sft_train is empty: there is nothing to run");
     if (cr_node_get(root, "sft_train")->kind != CR_NODE_MAP) return;
-    args = cri_block_of(c, cr_node_get(root, "sft_train"), "model_args", "model_args", d);
-    if (!path || path->kind != CR_NODE_TEXT) {
-        if (pretrain->kind == CR_NODE_TEXT)
-            cri_set_text(c, args, "model_name_or_path", pretrain->text);
-        else
-            cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
-                        "sft_train has no model: give pretrain");
-    }
-    cri_bind_worker(c, root, "sft_train", &c->train, CR_TASK_TRAIN, d);
-    cri_bind_validation(c, root, "sft_train", d);
-    cri_bind_best(c, root, d);
+    derive_model(c, root, "sft_train", "pretrain", d);
+    bind_rows(c, root, "sft_train", d);
     if (c->train.data.prompt)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train.data_args.prompt"),
                     "data_args.prompt is a column of rlvr (sft: prompt_key and response_key, or "
                     "data_args.messages)");
-    bind_length(c, root, d);
     cri_check_sizes(c, d);
     cri_check_positions(c, d);
     cri_check_batching(c, &c->train, d);
-    bind_columns(c, root);
     check_trained(c, d);
 }
 
@@ -138,12 +141,8 @@ void cri_load_dpo(cr_config *c, cr_node *root, cr_diagnostics *d)
         return;
     }
     cri_derive_models(c, root, d);
-    cri_bind_worker(c, root, "actor_train", &c->train, CR_TASK_TRAIN, d);
+    bind_rows(c, root, "actor_train", d);
     cri_bind_worker(c, root, "reference", &c->reference, CR_TASK_SCORE, d);
-    cri_bind_validation(c, root, "actor_train", d);
-    cri_bind_best(c, root, d);
-    bind_length(c, root, d);
-    bind_columns(c, root);
     bind_pairs(c, root, d);
     c->reference.is_needed = true;
     cri_place_reference(c, d);
@@ -154,24 +153,6 @@ void cri_load_dpo(cr_config *c, cr_node *root, cr_diagnostics *d)
 }
 
 /* ---- distill ---- */
-
-/* Its own model, or that of `pretrain`. */
-static void derive_model(cr_config *c, cr_node *root, const char *role, const char *pretrain,
-                         cr_diagnostics *d)
-{
-    cr_node *block = cr_node_get(root, role), *args;
-    const cr_node *from = cr_node_get(root, pretrain);
-
-    if (cri_is_given(block, "service")) return;
-    args = cri_block_of(c, block, "model_args", "model_args", d);
-    if (cri_is_given(args, "model_name_or_path")) return;
-    if (from->kind == CR_NODE_NULL && strcmp(role, "student") == 0)
-        from = cr_node_get(root, "pretrain");
-    if (from->kind == CR_NODE_TEXT)
-        cri_set_text(c, args, "model_name_or_path", from->text);
-    else
-        cr_diagnose(d, CR_ERROR, block->place, "%s has no model: give %s", role, pretrain);
-}
 
 /* Rows of ROLL's distillation of vision-language models, whose template is called so: what its pipeline has in its code. */
 static void derive_vl(cr_config *c, cr_node *root, cr_diagnostics *d)
@@ -289,12 +270,8 @@ void cri_load_distill(cr_config *c, cr_node *root, cr_diagnostics *d)
     derive_model(c, root, "teacher", "teacher_pretrain", d);
     derive_teacher_batch(c, root, d);
     derive_vl(c, root, d);
-    cri_bind_worker(c, root, "student", &c->train, CR_TASK_TRAIN, d);
+    bind_rows(c, root, "student", d);
     cri_bind_worker(c, root, "teacher", &c->teacher, CR_TASK_SCORE, d);
-    cri_bind_validation(c, root, "student", d);
-    cri_bind_best(c, root, d);
-    bind_length(c, root, d);
-    bind_columns(c, root);
     bind_distill(c, root, d);
     check_question(c, d);
     cri_check_sizes(c, d);
