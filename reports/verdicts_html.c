@@ -278,25 +278,35 @@ typedef struct prompts {
     json_t *index; /* domain NEWLINE digests of images NEWLINE prompt -> place */
 } prompts;
 
-/* row: that of the sample's group, which its first sample has. */
-static void add_sample(prompts *p, json_t *sample, json_t *row)
+/* The row of a group, which its first sample has, and the digests of its images; owned. */
+typedef struct group {
+    json_t *row;
+    char *digests;
+} group;
+
+static void group_free(group *g)
+{
+    json_decref(g->row);
+    cr_free(g->digests);
+    *g = (group){0};
+}
+
+static void add_sample(prompts *p, json_t *sample, const group *of)
 {
     const char *domain = json_string_value(json_object_get(sample, "domain")),
                *text = json_string_value(json_object_get(sample, "prompt"));
     const json_t *score = json_object_get(sample, "score");
     json_t *place;
     bool is_worse;
-    char *digests, *key;
+    char *key;
     prompt *x;
 
     if (!domain || !text) return;
-    digests = cr_thumbnails_digests(row);
-    key = cr_asprintf("%s\n%s\n%s", domain, digests, text);
-    cr_free(digests);
+    key = cr_asprintf("%s\n%s\n%s", domain, of->digests, text);
     place = json_object_get(p->index, key);
     if (!place) {
         p->items = cr_grow(p->items, p->num, &p->capacity, sizeof *p->items);
-        p->items[p->num] = (prompt){.row = json_incref(row), .first = json_incref(sample)};
+        p->items[p->num] = (prompt){.row = json_incref(of->row), .first = json_incref(sample)};
         place = json_integer((json_int_t)p->num++);
         json_object_set_new(p->index, key, place);
     }
@@ -337,14 +347,14 @@ static size_t size_of(const char *path)
     return stat(path, &s) == 0 ? (size_t)s.st_size : SIZE_MAX;
 }
 
-/* The row of a sample: its own, or that of the sample before it; before is given up, what is returned is owned. */
-static json_t *row_of(const json_t *sample, json_t *before)
+/* The sample's own, if it has a row; else the group stays that of the sample before it. */
+static void find_group(const json_t *sample, group *g)
 {
     json_t *row = json_object_get(sample, "row");
 
-    if (!row) return before;
-    json_decref(before);
-    return json_incref(row);
+    if (!row && g->digests) return;
+    group_free(g);
+    *g = (group){json_incref(row), cr_thumbnails_digests(row)};
 }
 
 /* Samples of the newest files; *oldest: name of the first of them. */
@@ -355,7 +365,7 @@ static void read_newest(prompts *p, char *const *paths, size_t num, const char *
     for (size_t i = num; i-- > 0;) {
         cr_buf text = {0};
         cr_err ignored = {0};
-        json_t *row = NULL;
+        group of = {0};
         size_t at = 0, n, size = size_of(paths[i]);
         if (size > MAX_BYTES - bytes) return;
         bytes += size;
@@ -365,12 +375,12 @@ static void read_newest(prompts *p, char *const *paths, size_t num, const char *
             json_t *sample = NULL;
             cr_err bad = {0};
             if (cr_json_parse(line, n, NULL, &sample, &bad) == CR_OK) {
-                row = row_of(sample, row);
-                add_sample(p, sample, row);
+                find_group(sample, &of);
+                add_sample(p, sample, &of);
             }
             json_decref(sample);
         }
-        json_decref(row);
+        group_free(&of);
         cr_buf_free(&text);
     }
 }
