@@ -2,13 +2,13 @@
  * tower, in one unit.
  *
  * Flow 6 of 7. Text weighs ROLL's 24576 L + L^2: a token's Linears are as much as its attention to 24,576 others. An image adds as many
- * tokens to the first L as its FLOPs in the tower are (models/cost.h).
+ * tokens to the first L as its FLOPs in the tower are (models/vision/cost.h).
  */
 #ifndef CR_WORK_H
 #define CR_WORK_H
 
 #include "configs/configs.h"
-#include "models/cost.h"
+#include "models/vision/cost.h"
 #include "samples/items/items.h"
 
 /* Of the model that a worker trains; needs its config.json. CR_ECONFIG and the like: the model cannot be built. */

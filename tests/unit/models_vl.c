@@ -1,7 +1,7 @@
 /* models_vl.c -- vision-language models: trees against those of Transformers (tests/parity/vision_trees.txt),
  * parameter counts of published models, config.json with nested and flat text, values that must be
  * refused, what freezing freezes. Their numbers: models_vl_numbers.c. */
-#include "models/cost.h"
+#include "models/vision/cost.h"
 #include "strategies/units.h"
 #include "tests/vl_models.h"
 

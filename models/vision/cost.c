@@ -1,5 +1,5 @@
 /* cost.c -- see cost.h. */
-#include "models/cost.h"
+#include "models/vision/cost.h"
 
 /* Passes over a Linear. */
 static double passes(const cr_param *p, bool is_text)
