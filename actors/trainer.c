@@ -68,17 +68,21 @@ cr_status cri_read_samples(const cr_trainer *t, const cr_record *command, cr_sam
 static cr_status check_images(const cr_trainer *t, const cr_samples *s, size_t i, cr_err *err)
 {
     const cr_item_refs *refs = &s->items[i];
-    cr_seq_images images = {.grid = refs->grids, .num = refs->num};
+    float *second_per_grid = CR_NEW_ARRAY(float, refs->num);
+    cr_seq_images images = {
+        .grid = refs->grids, .num = refs->num, .second_per_grid = second_per_grid};
 
     for (size_t k = 0; k < refs->num; k++) {
         const cr_image_patches *p =
             cr_item_loader_get(t->loader, refs->digests + CR_ITEM_DIGEST * k);
         images.num_pixels += (size_t)(p->num_patches * p->patch_dim);
+        second_per_grid[k] = p->second_per_grid;
     }
     if (cr_seq_images_check(&t->a->model->config, s->ids + s->first_id[i], cr_samples_num_ids(s, i),
-                            &images, err) == CR_OK)
-        return CR_OK;
-    return cr_fail_add(err, "sample %zu", i);
+                            &images, err) != CR_OK)
+        cr_fail_add(err, "sample %zu", i);
+    cr_free(second_per_grid);
+    return err->status;
 }
 
 /* Those of the micro-batch's samples, in their order. */
@@ -99,9 +103,10 @@ static cr_status pack_images(cr_trainer *t, const cr_samples *s, const size_t *o
         for (size_t i = 0; i < refs[k].num; i++) {
             const cr_image_patches *p =
                 cr_item_loader_get(t->loader, refs[k].digests + CR_ITEM_DIGEST * i);
-            cr_packed_images_add(
-                &t->images,
-                &(cr_seq_images){p->grid, 1, p->values, (size_t)(p->num_patches * p->patch_dim)});
+            cr_packed_images_add(&t->images,
+                                 &(cr_seq_images){p->grid, 1, p->values,
+                                                  (size_t)(p->num_patches * p->patch_dim),
+                                                  &p->second_per_grid});
         }
         cr_packed_images_end_seq(&t->images);
     }

@@ -33,7 +33,7 @@ static cr_status add_patches(ask *a, cr_image *image, cr_buf *line, cr_err *err)
     cr_image_patches patches;
     cr_status status;
 
-    CR_TRY(cr_image_cut(&a->processor, image, 1, &patches, err));
+    CR_TRY(cr_image_cut(&a->processor, image, &patches, err));
     cr_buf_addf(line,
                 ",\"resize\":\"%s\",\"to_width\":%d,\"to_height\":%d,\"grid\":[%d,%d,%d],"
                 "\"patch_dim\":%lld,\"tokens\":%lld",

@@ -495,9 +495,9 @@ const cri_key cri_keys[] = {
     C("data_args", "broken_image", "error", "error|drop", "rows"), /* croll's own */
     C("data_args", "image_alpha", "drop", "drop|white", "images"), /* croll's own */
     LATER("data_args", "video_folder", CRI_TEXT, NULL, NULL),
-    LATER("data_args", "video_max_pixels", CRI_ANY, NULL, NULL),
-    LATER("data_args", "video_min_pixels", CRI_ANY, NULL, NULL),
-    LATER("data_args", "video_fps", CRI_ANY, NULL, NULL),
+    I("data_args", "video_max_pixels", NULL, "1", "videos"),
+    I("data_args", "video_min_pixels", NULL, "1", "videos"),
+    R("data_args", "video_fps", "2.0", "0.01..1000", "videos whose row does not say it"),
     LATER("data_args", "video_total_pixels", CRI_ANY, NULL, NULL),
     LATER("data_args", "video_max_frames", CRI_ANY, NULL, NULL),
     LATER("data_args", "video_resize_chunk_frames", CRI_ANY, NULL, NULL),

@@ -68,6 +68,12 @@ static void bind_data(const cr_node *block, const char *role, cr_data_args *a, c
     if (a->image_max_pixels && a->image_min_pixels > a->image_max_pixels)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "image_min_pixels")->place,
                     "data_args of %s: image_min_pixels is above image_max_pixels", role);
+    a->video_min_pixels = cri_int_of(block, "video_min_pixels");
+    a->video_max_pixels = cri_int_of(block, "video_max_pixels");
+    a->video_fps = cri_real_of(block, "video_fps");
+    if (a->video_max_pixels && a->video_min_pixels > a->video_max_pixels)
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, "video_min_pixels")->place,
+                    "data_args of %s: video_min_pixels is above video_max_pixels", role);
     if (a->messages && a->prompt)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "prompt")->place,
                     "data_args of %s: messages and prompt exclude each other", role);
@@ -528,11 +534,13 @@ static void inherit(cr_config *c, cr_node *to, const cr_node *from, const char *
 /* One processor cuts the images of a run. */
 static void check_limits(const cr_config *c, const cr_node *block, cr_diagnostics *d)
 {
-    static const char *const keys[] = {"image_min_pixels", "image_max_pixels", "image_alpha"};
+    static const char *const keys[] = {"image_min_pixels", "image_max_pixels", "image_alpha",
+                                       "video_min_pixels", "video_max_pixels"};
     const cr_data_args *a = &c->train.data, *b = &c->validation.data;
-    const bool differs[] = {a->image_min_pixels != b->image_min_pixels,
-                            a->image_max_pixels != b->image_max_pixels,
-                            a->has_white_alpha != b->has_white_alpha};
+    const bool differs[] = {
+        a->image_min_pixels != b->image_min_pixels, a->image_max_pixels != b->image_max_pixels,
+        a->has_white_alpha != b->has_white_alpha, a->video_min_pixels != b->video_min_pixels,
+        a->video_max_pixels != b->video_max_pixels};
 
     for (size_t i = 0; i < CR_COUNT(keys) && c->has_validation; i++)
         if (differs[i])
@@ -561,6 +569,9 @@ void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diag
     inherit(c, to, from, "image_folder");
     inherit(c, to, from, "image_min_pixels");
     inherit(c, to, from, "image_max_pixels");
+    inherit(c, to, from, "video_min_pixels");
+    inherit(c, to, from, "video_max_pixels");
+    inherit(c, to, from, "video_fps");
     inherit(c, to, from, "columns");
     cri_bind_worker(c, root, "validation", &c->validation, CR_TASK_SCORE, d);
     c->has_validation = c->validation.data.num_file_names > 0;

@@ -34,6 +34,8 @@ typedef struct cr_data_args {
     char *image_folder; /* where paths of images begin, or NULL */
     int64_t image_min_pixels,
         image_max_pixels; /* of a resized image; 0: as the model folder has it */
+    int64_t video_min_pixels, video_max_pixels; /* likewise, of a video */
+    double video_fps;                           /* of frames that do not say theirs; 0: as usual */
     cr_data_column *columns;
     size_t num_columns;
 } cr_data_args;

@@ -27,7 +27,8 @@ typedef struct cr_row {
     /* images, in the order of their placeholders (row_images.h): references, and where their bytes are; owned */
     uint64_t *image_digests;
     int32_t *image_grids;
-    json_t *image_files;
+    json_t *
+        image_files; /* [num_images] {"files": an image or a list of frames, "fps": 0 of an image} */
     size_t num_images;
     int domain;       /* index into the caller's domains, -1: unused */
     int32_t *rewards; /* RLVR: blocks of rewards that score its samples, the domain first (owned) */

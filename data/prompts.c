@@ -536,30 +536,36 @@ static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, bool *is_dropped,
     return err->status;
 }
 
-static int32_t placeholder(const cr_prompt_maker *m)
+/* Ids that stand for a part of an image, or of a video. */
+typedef struct placeholders {
+    int32_t image, video;
+} placeholders;
+
+static placeholders find_placeholders(const cr_prompt_maker *m)
 {
     const cr_image_items *items = &m->images.items;
 
-    return items->is_inserted ? items->placeholder
-                              : cr_tokenizer_find(m->tokenizer, CR_IMAGE_PLACEHOLDER);
+    if (items->is_inserted) return (placeholders){items->placeholder, items->placeholder};
+    return (placeholders){cr_tokenizer_find(m->tokenizer, CR_IMAGE_PLACEHOLDER),
+                          cr_tokenizer_find(m->tokenizer, CR_VIDEO_PLACEHOLDER)};
 }
 
 bool cri_prompt_has_all_places(const cr_prompt_maker *m, const cr_row *row)
 {
-    const int32_t pad = placeholder(m);
+    const placeholders pads = find_placeholders(m);
     int64_t num = 0;
 
     for (size_t i = 0; i < m->images.next && i < m->images.items.num; i++)
         num += m->images.items.item[i].num_tokens;
     for (size_t i = 0; i < row->num_ids; i++)
-        num -= row->ids[i] == pad;
+        num -= row->ids[i] == pads.image || row->ids[i] == pads.video;
     return num == 0;
 }
 
 /* distill_on_prompt: all but the first, which nothing comes before, and places of images, which are no text. */
 static void learn_all(const cr_prompt_maker *m, cr_row *row)
 {
-    const int32_t pad = placeholder(m);
+    const placeholders pads = find_placeholders(m);
 
     cr_free(row->learns);
     row->learns = NULL;
@@ -567,7 +573,7 @@ static void learn_all(const cr_prompt_maker *m, cr_row *row)
     if (!m->images.items.num) return;
     row->learns = CR_NEW_ARRAY(uint8_t, row->num_ids);
     for (size_t t = row->num_prompt; t < row->num_ids; t++)
-        row->learns[t] = row->ids[t] != pad;
+        row->learns[t] = row->ids[t] != pads.image && row->ids[t] != pads.video;
 }
 
 /* Cut at sequence_length, but not in images. */

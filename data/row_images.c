@@ -1,5 +1,6 @@
 /* row_images.c -- see row_images.h. */
 #include "data/row_images.h"
+#include "images/frames.h"
 #include "images/source.h"
 #include "samples/items/loader.h"
 
@@ -10,38 +11,32 @@ static bool is_given(const json_t *value)
     return json_array_size(value) || json_string_length(value) || json_is_object(value);
 }
 
-static cr_status check_videos(const json_t *row, cr_err *err)
+/* The first of two columns that is not empty; NULL: none. */
+static json_t *column_of(const json_t *row, const char *const names[2], const char **name)
 {
-    static const char *const columns[] = {"video", "videos"};
-
-    for (size_t i = 0; i < CR_COUNT(columns); i++)
-        if (is_given(json_object_get(row, columns[i])))
-            return cr_fail(err, CR_EFORMAT,
-                           "the column %s is not empty, and a run gives its model text and images "
-                           "(frames of a video can be given as images)",
-                           columns[i]);
-    return CR_OK;
-}
-
-/* The first column of images that is not empty; NULL: none. */
-static json_t *column_of(const json_t *row, const char **name)
-{
-    static const char *const columns[] = {"images", "image"};
-
-    for (size_t i = 0; i < CR_COUNT(columns); i++) {
-        json_t *value = json_object_get(row, columns[i]);
+    for (size_t i = 0; i < 2; i++) {
+        json_t *value = json_object_get(row, names[i]);
         if (is_given(value)) {
-            *name = columns[i];
+            *name = names[i];
             return value;
         }
     }
     return NULL;
 }
 
+/* name: of one of them; NULL: there are none. */
+static cr_image_columns columns_of(const json_t *row, const char **name)
+{
+    static const char *const images[] = {"images", "image"}, *const videos[] = {"videos", "video"};
+
+    *name = NULL;
+    return (cr_image_columns){column_of(row, images, name), column_of(row, videos, name)};
+}
+
 size_t cri_row_images_column(const json_t *row)
 {
     const char *name;
-    const json_t *column = column_of(row, &name);
+    const json_t *column = columns_of(row, &name).images;
 
     return json_is_array(column) ? json_array_size(column) : column != NULL;
 }
@@ -69,8 +64,8 @@ static cr_status check_text_only(const json_t *row, const json_t *messages, cr_e
     static const char whose[] = "its model is given";
     const char *name;
 
-    CR_TRY(check_videos(row, err));
-    if (column_of(row, &name))
+    columns_of(row, &name);
+    if (name)
         return cr_fail(err, CR_EFORMAT, "the column %s is not empty, and %s text only", name,
                        whose);
     return cri_messages_text_only(messages, whose, err);
@@ -119,6 +114,7 @@ cr_status cri_row_images_read(cr_row_images *r, const char *model_folder, const 
                               const cr_row *row, const json_t *messages, bool *is_dropped,
                               cr_err *err)
 {
+    cr_image_columns columns;
     const char *name;
 
     *is_dropped = false;
@@ -129,14 +125,13 @@ cr_status cri_row_images_read(cr_row_images *r, const char *model_folder, const 
         r->items.messages = json_incref((json_t *)(uintptr_t)messages);
         return check_text_only(row->json, messages, err);
     }
-    CR_TRY(check_videos(row->json, err));
+    columns = columns_of(row->json, &name);
     if (r->is_looking) {
-        cr_image_reader_add(r->reader, messages, column_of(row->json, &name));
+        cr_image_reader_add(r->reader, messages, &columns);
         *is_dropped = true;
         return CR_OK;
     }
-    if (cr_image_reader_read(r->reader, messages, column_of(row->json, &name), &r->items, err) ==
-            CR_OK ||
+    if (cr_image_reader_read(r->reader, messages, &columns, &r->items, err) == CR_OK ||
         !from->drops_broken_images ||
         (err->status != CR_EFORMAT && err->status != CR_EIO && err->status != CR_EARG))
         return err->status;
@@ -158,7 +153,7 @@ int64_t cri_row_images_tokens(const cr_row_images *r)
 
 /* ---- what a row keeps ---- */
 
-/* What stands for an image's bytes; a new reference. */
+/* What stands for an image's bytes, or for a list of frames; a new reference. */
 static json_t *reference_of(const cr_image_item *item)
 {
     json_t *out =
@@ -166,10 +161,14 @@ static json_t *reference_of(const cr_image_item *item)
     const char *path = cr_image_source_path(item->value);
 
     if (path) json_object_set_new(out, "path", json_string(path));
+    if (item->fps > 0) {
+        json_object_set_new(out, "num_frames", json_integer((json_int_t)item->num_frames));
+        json_object_set_new(out, "fps", json_real(item->fps));
+    }
     return out;
 }
 
-/* A copy of value in which images are references; a new reference. */
+/* A copy of value in which images and lists of frames are references; a new reference. */
 static json_t *without_bytes(json_t *value, const cr_image_items *items)
 {
     json_t *out, *member;
@@ -198,6 +197,7 @@ static void add_sizes(const cr_row_images *r, json_t *row)
 
     for (size_t i = 0; i < r->next; i++) {
         const int32_t *grid = r->items.item[i].grid;
+        if (r->items.item[i].fps > 0) continue;
         json_array_append_new(sizes,
                               json_pack("[i,i]", grid[1] * r->patch_size, grid[2] * r->patch_size));
     }
@@ -224,10 +224,12 @@ cr_status cri_row_images_keep(const cr_row_images *r, const json_t *messages, co
         const cr_image_item *item = &items->item[i];
         cr_item_digest_of(item->digest, row->image_digests + CR_ITEM_DIGEST * i);
         memcpy(row->image_grids + CR_ITEM_GRID * i, item->grid, sizeof item->grid);
-        json_array_append(row->image_files, (json_t *)(uintptr_t)item->value);
+        json_array_append_new(row->image_files,
+                              json_pack("{s:O,s:f}", "files", item->value, "fps", item->fps));
     }
     json = json_copy(row->json);
-    if (column && json_is_string(json_object_get(json, column)) && !column_of(json, &name))
+    columns_of(json, &name);
+    if (column && json_is_string(json_object_get(json, column)) && !name)
         json_object_set(json, column, (json_t *)(uintptr_t)messages); /* it was JSON as text */
     json_decref(row->json);
     row->json = without_bytes(json, items);
@@ -251,18 +253,56 @@ static const uint64_t *digest_of(const cr_row *row, size_t i)
     return row->image_digests + CR_ITEM_DIGEST * i;
 }
 
-/* The file of its image i, as it was when the row was read. */
+/* Files of a list of frames as one run of bytes, the first frame's alone if is_first. */
+static cr_status read_frames(const json_t *list, double fps, const char *folder, bool is_first,
+                             cr_buf *out, cr_err *err)
+{
+    size_t num = is_first ? 1 : json_array_size(list);
+    cr_buf *files = CR_NEW_ARRAY(cr_buf, num);
+
+    for (size_t i = 0; i < num && !err->status; i++)
+        if (cr_image_source_read(json_array_get(list, i), folder, &files[i], err) != CR_OK)
+            cr_fail_add(err, "frame %zu", i + 1);
+    if (!err->status && is_first)
+        cr_buf_add(out, files[0].data, files[0].num_bytes);
+    else if (!err->status)
+        cr_frames_put(fps, files, num, out);
+    for (size_t i = 0; i < num; i++)
+        cr_buf_free(&files[i]);
+    cr_free(files);
+    return err->status;
+}
+
+/* The bytes of its image i, as they were when the row was read. */
 static cr_status read_image(const cr_row *row, size_t i, const char *folder, cr_buf *out,
                             cr_err *err)
 {
+    const json_t *image = json_array_get(row->image_files, i),
+                 *value = json_object_get(image, "files");
+    double fps = json_number_value(json_object_get(image, "fps"));
     char name[CR_DIGEST_TEXT], is[CR_DIGEST_TEXT];
+    cr_frames frames;
 
-    CR_TRY(cr_image_source_read(json_array_get(row->image_files, i), folder, out, err));
+    CR_TRY(fps > 0 ? read_frames(value, fps, folder, /*is_first=*/false, out, err)
+                   : cr_image_source_read(value, folder, out, err));
     cr_item_digest_text(digest_of(row, i), name);
-    cr_digest_bytes(out->data ? out->data : "", out->num_bytes, is);
+    CR_TRY(cr_frames_get(out->data ? out->data : "", out->num_bytes, &frames, err));
+    cr_frames_digest(&frames, is);
+    cr_frames_free(&frames);
     return strcmp(name, is) == 0
                ? CR_OK
                : cr_fail(err, CR_EIO, "its file has changed since the rows were read");
+}
+
+/* A file of it, to look at: of a video the first frame. */
+static cr_status read_picture(const cr_row *row, size_t i, const char *folder, cr_buf *out,
+                              cr_err *err)
+{
+    const json_t *image = json_array_get(row->image_files, i);
+    double fps = json_number_value(json_object_get(image, "fps"));
+
+    if (fps == 0) return read_image(row, i, folder, out, err);
+    return read_frames(json_object_get(image, "files"), fps, folder, /*is_first=*/true, out, err);
 }
 
 static cr_status put_image(const cr_row *row, size_t i, const char *folder, cr_item_store *store,
@@ -293,6 +333,6 @@ cr_status cr_row_images_find(const cr_dataset *data, const char *sha256, cr_buf 
     for (size_t r = 0; r < data->num_rows; r++)
         for (size_t i = 0; i < data->rows[r].num_images; i++)
             if (memcmp(digest_of(&data->rows[r], i), digest, sizeof digest) == 0)
-                return read_image(&data->rows[r], i, data->image_folder, out, err);
+                return read_picture(&data->rows[r], i, data->image_folder, out, err);
     return cr_fail(err, CR_EABSENT, "no row has image %.12s", sha256);
 }

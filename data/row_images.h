@@ -1,6 +1,6 @@
 /* row_images.h -- images of data rows: found and counted when rows are read, their bytes put on the exchange when a step needs them.
  *
- * Flow 2 of 7. Images are those of the columns `images` or `image` and of parts of messages (images/reader.h). A row keeps references and
+ * Flow 2 of 7. Images are those of the columns `images` or `image`, videos those of `videos` or `video`, and both of parts of messages (images/reader.h). A row keeps references and
  * where the bytes are: a path, or what the row itself had. What travels to reward workers and into files of a run has
  * {"sha256", "num_bytes"} in their place, with "path" where it was one; and, unless the row has them, what rewards of boxes need
  * (docs/rewards.md): `model_type`, and `image_sizes`, [[height, width], ..] as the model sees the images.
@@ -46,7 +46,7 @@ cr_item_refs cr_row_items(const cr_row *row);
 /* The bytes of its images, unless they are there. folder: image_folder, or NULL. CR_EIO: a file has changed since it was read. */
 CR_MUST cr_status cr_row_images_put(const cr_row *row, const char *folder, cr_item_store *store,
                                     cr_exchange *x, cr_err *err);
-/* The file of an image of some row, by the text of its digest. CR_EABSENT: no row has it; else as cr_row_images_put. */
+/* The file of an image of some row, or the first frame of a video, by the text of its digest. CR_EABSENT: no row has it; else as cr_row_images_put. */
 CR_MUST cr_status cr_row_images_find(const cr_dataset *data, const char *sha256, cr_buf *out,
                                      cr_err *err);
 

@@ -17,7 +17,9 @@ static void list_features(cri_request_images *im, const cr_model_config *c, cons
     for (int64_t t = 0; t < num_prompt; t++) {
         uint64_t *of_block = &im->key[t / CR_KV_BLOCK];
         im->feature[t] = -1;
-        if (prompt[t] != c->vision->image_id || (left == 0 && item + 1 == num)) continue;
+        if ((prompt[t] != c->vision->image_id && prompt[t] != c->vision->video_id) ||
+            (left == 0 && item + 1 == num))
+            continue;
         if (left == 0) {
             const int32_t *grid = im->own.grid + 3 * ++item;
             left = cr_vision_item_tokens(c, grid);

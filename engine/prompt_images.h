@@ -1,4 +1,4 @@
-/* prompt_images.h -- the images of a prompt as an engine takes them: their values, and what each was made from.
+/* prompt_images.h -- the images and videos of a prompt as an engine takes them: their values, and what each was made from.
  *
  * Values are large, so they change their owner.
  */
@@ -10,10 +10,10 @@
 
 /* Memory is owned. {0}: none. */
 typedef struct cr_prompt_images {
-    cr_seq_images seq; /* of the two arrays below */
+    cr_seq_images seq; /* of the three arrays below */
     int32_t *grid;
-    float *pixels;
-    char (*digest)[CR_DIGEST_TEXT]; /* [seq.num] of their files */
+    float *pixels, *second_per_grid;
+    char (*digest)[CR_DIGEST_TEXT]; /* [seq.num] of what they were made from */
 } cr_prompt_images;
 
 /* From items with values. */

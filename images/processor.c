@@ -20,6 +20,20 @@ cr_status cr_image_processor_limit(cr_image_processor *p, int64_t min_pixels, in
                    (long long)p->min_pixels, (long long)p->max_pixels);
 }
 
+cr_status cr_video_processor_limit(cr_image_processor *p, int64_t min_pixels, int64_t max_pixels,
+                                   cr_err *err)
+{
+    cr_video_rules *v = &p->video;
+
+    if (!v->is_taken && (min_pixels || max_pixels))
+        return cr_fail(err, CR_ECONFIG, "this model takes no videos, and their size is given");
+    if (min_pixels) v->min_pixels = min_pixels;
+    if (max_pixels) v->max_pixels = max_pixels;
+    if (v->min_pixels <= v->max_pixels) return CR_OK;
+    return cr_fail(err, CR_ECONFIG, "videos have at least %lld pixels and at most %lld",
+                   (long long)v->min_pixels, (long long)v->max_pixels);
+}
+
 static void name_channels(const double mean[3], const double std[3], cr_buf *out)
 {
     for (int i = 0; i < 3; i++)
@@ -37,46 +51,110 @@ void cr_image_processor_name(const cr_image_processor *p, cr_buf *out)
         cr_buf_addf(out, " view %d %d %d", v->to, v->side, v->patch_size);
         name_channels(v->mean, v->std, out);
     }
+    if (p->video.is_taken)
+        cr_buf_addf(out, " video %d %d", p->video.has_joint_limits, p->video.has_times);
     if (p->num_views)
         cr_buf_addf(out, " fit %d %d %d %d %d", (int)p->fit, p->is_prismatic, p->fill[0],
                     p->fill[1], p->fill[2]);
 }
 
-cr_status cr_image_target(const cr_image_processor *p, int width, int height, int *to_width,
-                          int *to_height, cr_err *err)
+/* Without do_resize. */
+static cr_status keep_sides(double factor, int width, int height, int *to_width, int *to_height,
+                            cr_err *err)
 {
-    double factor = p->patch_size * p->merge_size, h = height, w = width, beta;
-    double max = (double)p->max_pixels, min = (double)p->min_pixels;
+    *to_width = width;
+    *to_height = height;
+    if (fmod(width, factor) == 0 && fmod(height, factor) == 0) return CR_OK;
+    return cr_fail(err, CR_EARG,
+                   "%d x %d pixels: without do_resize sides must be multiples of %.0f", width,
+                   height, factor);
+}
+
+/* smart_resize of `num` frames whose area together is limited; 1 where that of each is. */
+static cr_status smart_resize(const cr_image_processor *p, size_t num, int64_t min_pixels,
+                              int64_t max_pixels, double h, double w, int *to_width, int *to_height,
+                              cr_err *err)
+{
+    double factor = p->patch_size * p->merge_size, n = (double)num, beta;
+    double max = (double)max_pixels, min = (double)min_pixels;
+    double t = num > 1 ? rint(n / p->temporal_patch_size) * p->temporal_patch_size : 1;
     double to_h = rint(h / factor) * factor, to_w = rint(w / factor) * factor;
 
-    if (p->num_views) {
-        *to_width = *to_height = p->views[0].side - p->views[0].side % p->patch_size;
-        return cri_views_target(p, width, height, err);
-    }
-    if (!p->has_resize) {
-        if (to_h != h || to_w != w)
-            return cr_fail(err, CR_EARG,
-                           "%d x %d pixels: without do_resize sides must be multiples of %.0f",
-                           width, height, factor);
-        *to_width = width;
-        *to_height = height;
-        return CR_OK;
-    }
     if (fmax(h, w) / fmin(h, w) > MAX_RATIO)
-        return cr_fail(err, CR_EARG, "%d x %d pixels: one side is more than %d times the other",
-                       width, height, MAX_RATIO);
-    if (to_h * to_w > max) {
-        beta = sqrt(h * w / max);
+        return cr_fail(err, CR_EARG, "%.0f x %.0f pixels: one side is more than %d times the other",
+                       w, h, MAX_RATIO);
+    if (t * to_h * to_w > max) {
+        beta = sqrt(n * h * w / max);
         to_h = fmax(factor, floor(h / beta / factor) * factor);
         to_w = fmax(factor, floor(w / beta / factor) * factor);
-    } else if (to_h * to_w < min) {
-        beta = sqrt(min / (h * w));
+    } else if (t * to_h * to_w < min) {
+        beta = sqrt(min / (n * h * w));
         to_h = ceil(h * beta / factor) * factor;
         to_w = ceil(w * beta / factor) * factor;
     }
     *to_height = (int)to_h;
     *to_width = (int)to_w;
     return CR_OK;
+}
+
+cr_status cr_image_target(const cr_image_processor *p, int width, int height, int *to_width,
+                          int *to_height, cr_err *err)
+{
+    if (p->num_views) {
+        *to_width = *to_height = p->views[0].side - p->views[0].side % p->patch_size;
+        return cri_views_target(p, width, height, err);
+    }
+    if (!p->has_resize)
+        return keep_sides(p->patch_size * p->merge_size, width, height, to_width, to_height, err);
+    return smart_resize(p, 1, p->min_pixels, p->max_pixels, height, width, to_width, to_height,
+                        err);
+}
+
+/* max_pixels of a video, with cap_pixels_per_frame. */
+static int64_t max_pixels_of(const cr_image_processor *p, size_t num_frames)
+{
+    const cr_video_rules *v = &p->video;
+    int64_t side = p->patch_size * p->merge_size, num = (int64_t)num_frames, share,
+            least = (int64_t)((double)v->min_pixels * 1.05);
+
+    if (!v->is_capped) return v->max_pixels;
+    if (!v->has_joint_limits) {
+        share =
+            (int64_t)((double)(v->max_tokens * side * side) * 0.9) * p->temporal_patch_size / num;
+        return cr_max64(share < v->max_pixels ? share : v->max_pixels, least);
+    }
+    share = v->max_pixels / num;
+    if (share > v->max_tokens * side * side) share = v->max_tokens * side * side;
+    return cr_max64(share, least) * num;
+}
+
+cr_status cr_video_target(const cr_image_processor *p, size_t num_frames, int width, int height,
+                          int *to_width, int *to_height, cr_err *err)
+{
+    const cr_video_rules *v = &p->video;
+    double factor = p->patch_size * p->merge_size, h = height, w = width, grow;
+
+    if (!v->is_taken) return cr_fail(err, CR_EARG, "this model takes images, and no videos");
+    if (v->is_other)
+        return cr_fail(err, CR_EARG,
+                       "the video processor of this model's folder is not available: it is of "
+                       "another class, or differs from the one of images in more than size");
+    if (!p->has_resize) return keep_sides(factor, width, height, to_width, to_height, err);
+    if (!v->has_joint_limits)
+        return smart_resize(p, 1, v->min_pixels, max_pixels_of(p, num_frames), h, w, to_width,
+                            to_height, err);
+    if (num_frames < (size_t)p->temporal_patch_size || num_frames < 2)
+        return cr_fail(err, CR_EARG,
+                       "a video of %zu frame%s, and this model's have at least %d (one picture can "
+                       "be given as an image)",
+                       num_frames, num_frames == 1 ? "" : "s", p->temporal_patch_size);
+    if (h < factor || w < factor) {
+        grow = fmax(factor / h, factor / w);
+        h = trunc(h * grow);
+        w = trunc(w * grow);
+    }
+    return smart_resize(p, num_frames, v->min_pixels, max_pixels_of(p, num_frames), h, w, to_width,
+                        to_height, err);
 }
 
 /* Values of the 256 levels of each channel. */
@@ -159,34 +237,39 @@ static int64_t patch_dim(const cr_image_processor *p)
     return 3 * p->temporal_patch_size * dim;
 }
 
-cr_status cr_image_cut(const cr_image_processor *p, cr_image *frames, size_t num_frames,
-                       cr_image_patches *out, cr_err *err)
+void cri_image_cut(const cr_image_processor *p, cr_image *frames, size_t num_frames, double fps,
+                   cr_image_patches *out)
 {
     size_t per_patch = (size_t)p->temporal_patch_size;
-    int width, height;
+    cr_image_processor as = *p;
 
-    *out = (cr_image_patches){0};
-    for (size_t i = 1; i < num_frames; i++)
-        if (frames[i].width != frames[0].width || frames[i].height != frames[0].height)
-            return cr_fail(err, CR_EARG, "frame %zu has %d x %d pixels, the first %d x %d", i,
-                           frames[i].width, frames[i].height, frames[0].width, frames[0].height);
-    CR_TRY(cr_image_target(p, frames[0].width, frames[0].height, &width, &height, err));
-    if (p->num_views && num_frames > 1)
-        return cr_fail(err, CR_EARG, "a video of %zu frames, and this model takes images",
-                       num_frames);
-    for (size_t i = 0; i < num_frames && !p->num_views; i++)
-        cr_image_resize(&frames[i], width, height, p->form);
+    if (fps > 0) as.form = CR_RESIZE_TORCHVISION;
+    *out = (cr_image_patches){.patch_dim = patch_dim(p)};
+    if (fps > 0) out->second_per_grid = (float)(p->temporal_patch_size / fps);
     out->grid[0] = (int32_t)((num_frames + per_patch - 1) / per_patch);
-    out->grid[1] = height / p->patch_size;
-    out->grid[2] = width / p->patch_size;
+    out->grid[1] = out->grid[2] = p->num_views ? p->views[0].side / p->patch_size : 0;
+    if (!p->num_views) {
+        out->grid[1] = frames->height / p->patch_size;
+        out->grid[2] = frames->width / p->patch_size;
+    }
     out->num_patches = (int64_t)out->grid[0] * out->grid[1] * out->grid[2];
-    out->patch_dim = patch_dim(p);
     out->num_tokens = out->num_patches / (p->merge_size * p->merge_size);
     out->values = cr_alloc((size_t)(out->num_patches * out->patch_dim) * sizeof(float));
     if (p->num_views)
         cut_views(p, frames, out);
     else
-        cut_frames(p, frames, num_frames, out);
+        cut_frames(&as, frames, num_frames, out);
+}
+
+cr_status cr_image_cut(const cr_image_processor *p, cr_image *image, cr_image_patches *out,
+                       cr_err *err)
+{
+    int width, height;
+
+    *out = (cr_image_patches){0};
+    CR_TRY(cr_image_target(p, image->width, image->height, &width, &height, err));
+    if (!p->num_views) cr_image_resize(image, width, height, p->form);
+    cri_image_cut(p, image, 1, 0, out);
     return CR_OK;
 }
 

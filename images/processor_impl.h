@@ -30,6 +30,18 @@ void cri_view_keys(const cri_image_keys *k, cr_image_processor *out);
 /* What the towers of the same folder's config.json want: patches, and the id that stands for one. */
 CR_MUST cr_status cri_views_fit(const char *folder, cr_image_processor *out, cr_err *err);
 
+/* Patches of frames (images of one size: of one) that have their sides already, the last repeated to fill a patch. fps 0: an image. */
+void cri_image_cut(const cr_image_processor *p, cr_image *frames, size_t num_frames, double fps,
+                   cr_image_patches *out);
+
+/* videos_read.c: the rules of videos of a model folder, whose images' are read. */
+CR_MUST cr_status cri_video_read(const char *folder, cr_image_processor *out, cr_err *err);
+/* The keys of such a file; model_type of config.json, or NULL. */
+void cri_video_keys(const cri_image_keys *k, const char *model_type, cr_image_processor *out);
+/* Areas, whatever their names say: in `size`, and those of the file itself come before these. */
+void cri_image_key_areas(const cri_image_keys *k, bool in_size_alone, int64_t max,
+                         int64_t *min_pixels, int64_t *max_pixels);
+
 /* views.c: cr_image_target and cr_image_cut of them. */
 CR_MUST cr_status cri_views_target(const cr_image_processor *p, int width, int height, cr_err *err);
 /* The image becomes what view i takes. */

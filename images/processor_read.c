@@ -66,24 +66,25 @@ void cri_image_key_channels(const cri_image_keys *k, const char *name, const jso
     }
 }
 
-/* Areas, whatever their names say; those of the file itself come before those in `size`. */
-static void read_areas(const cri_image_keys *k, cr_image_processor *out)
+void cri_image_key_areas(const cri_image_keys *k, bool in_size_alone, int64_t max,
+                         int64_t *min_pixels, int64_t *max_pixels)
 {
     const cri_image_keys size = {
         .object = cri_image_key(k, "size"), .what = k->what, .err = k->err};
     const cri_image_keys *places[] = {&size, k};
+    size_t num_places = in_size_alone ? 1 : CR_COUNT(places);
 
     if (size.object && !json_is_object(size.object))
         cr_fail(k->err, CR_EFORMAT, "%s: size: an object is expected", k->what);
-    cri_image_key_int(&size, "shortest_edge", 1, CR_IMAGE_MAX_PIXELS, &out->min_pixels);
-    cri_image_key_int(&size, "longest_edge", 1, CR_IMAGE_MAX_PIXELS, &out->max_pixels);
-    for (size_t i = 0; i < CR_COUNT(places); i++) {
-        cri_image_key_int(places[i], "min_pixels", 1, CR_IMAGE_MAX_PIXELS, &out->min_pixels);
-        cri_image_key_int(places[i], "max_pixels", 1, CR_IMAGE_MAX_PIXELS, &out->max_pixels);
+    cri_image_key_int(&size, "shortest_edge", 1, max, min_pixels);
+    cri_image_key_int(&size, "longest_edge", 1, max, max_pixels);
+    for (size_t i = 0; i < num_places; i++) {
+        cri_image_key_int(places[i], "min_pixels", 1, max, min_pixels);
+        cri_image_key_int(places[i], "max_pixels", 1, max, max_pixels);
     }
-    if (!k->err->status && out->min_pixels > out->max_pixels)
+    if (!k->err->status && *min_pixels > *max_pixels)
         cr_fail(k->err, CR_EFORMAT, "%s: at least %lld pixels and at most %lld", k->what,
-                (long long)out->min_pixels, (long long)out->max_pixels);
+                (long long)*min_pixels, (long long)*max_pixels);
 }
 
 /* Of an image whose shape decides its size. */
@@ -96,7 +97,8 @@ static void read_patches(const cri_image_keys *k, cr_image_processor *out)
     read_side(k, "patch_size", CRI_IMAGE_MAX_PATCH, &out->patch_size);
     read_side(k, "merge_size", MAX_MERGE, &out->merge_size);
     read_side(k, "temporal_patch_size", MAX_TEMPORAL, &out->temporal_patch_size);
-    read_areas(k, out);
+    cri_image_key_areas(k, /*in_size_alone=*/false, CR_IMAGE_MAX_PIXELS, &out->min_pixels,
+                        &out->max_pixels);
 }
 
 /* What a class has where its file is silent, and how its other keys are read. */
@@ -230,7 +232,10 @@ cr_status cr_image_processor_read(const char *folder, cr_image_processor *out, c
     *out = (cr_image_processor){0};
     CR_TRY_GOTO(out, read_file(newer, false, &is_read, out, err));
     if (!is_read) CR_TRY_GOTO(out, read_file(older, true, &is_read, out, err));
-    if (out->num_views) cr_note(cri_views_fit(folder, out, err));
+    if (out->num_views)
+        cr_note(cri_views_fit(folder, out, err));
+    else
+        cr_note(cri_video_read(folder, out, err));
 out:
     cr_free(newer);
     cr_free(older);

@@ -22,7 +22,7 @@ static void put(walk *w, int64_t token, int64_t t, int64_t h, int64_t width)
 
 static bool is_video(const walk *w)
 {
-    return w->v->is_video && w->v->is_video[w->item];
+    return w->v->second_per_grid && w->v->second_per_grid[w->item] > 0;
 }
 
 /* Tokens from `first` on that are as the first one. */
@@ -98,7 +98,7 @@ static cr_status place_run(walk *w, int64_t seq, int64_t first, int64_t end, int
             "token %lld on, %lld are there",
             (long long)seq, (long long)w->item, grid[0], grid[1], grid[2], (long long)*num,
             (long long)first, (long long)there);
-    if (is_video(w)) second = w->v->second_per_grid ? w->v->second_per_grid[w->item] : 1;
+    if (is_video(w)) second = w->v->second_per_grid[w->item];
     max = (h > width ? h : width) - 1;
     for (int64_t k = 0; k < *num; k++) {
         int64_t t = (int64_t)((float)(k / (h * width)) * second * rate);

@@ -20,7 +20,7 @@ typedef struct round_of {
 } round_of;
 
 /* A prompt in a message: this, its ids, its lists of candidates, of the draw the biased ids, their biases, allowed
- * and banned ids, and the grids and pixels of images. */
+ * and banned ids, and of images the grids, the times and the pixels. */
 typedef struct header {
     int32_t num_ids, first, num_top, num_candidates, num_lists, num_images, num_pixels;
     int32_t has_entropy, has_rank, is_drawn, top_k, num_biased, num_allowed, num_banned;
@@ -183,6 +183,9 @@ static void put_ask(cr_buf *to, const cr_score_ask *a)
     cr_buf_add(to, processors->allowed, processors->num_allowed * sizeof *processors->allowed);
     cr_buf_add(to, processors->banned, processors->num_banned * sizeof *processors->banned);
     cr_buf_add(to, a->images.grid, a->images.num * 3 * sizeof(int32_t));
+    for (size_t i = 0; i < a->images.num; i++)
+        cr_buf_add(to, a->images.second_per_grid ? &a->images.second_per_grid[i] : &(float){0},
+                   sizeof(float));
     cr_buf_add(to, a->images.pixels, a->images.num_pixels * sizeof(float));
 }
 
@@ -250,6 +253,7 @@ static void read_asks(cr_scoring *s)
         at += h.num_candidates * h.num_lists;
         s->draws[s->num_asks] = read_draw(&h, a->ids, &at);
         a->images.grid = take_list(&at, 3 * h.num_images);
+        a->images.second_per_grid = (const float *)(const void *)take_list(&at, h.num_images);
         a->images.pixels = (const float *)(const void *)take_list(&at, h.num_pixels);
         a->draw = h.is_drawn ? &s->draws[s->num_asks] : NULL;
     }

@@ -7,6 +7,7 @@ void cr_packed_images_clear(cr_packed_images *p)
 {
     cr_buf_clear(&p->grid);
     cr_buf_clear(&p->pixels);
+    cr_buf_clear(&p->second_per_grid);
     cr_buf_clear(&p->seq_items);
     cr_buf_add(&p->seq_items, &(int32_t){0}, sizeof(int32_t));
 }
@@ -15,6 +16,10 @@ void cr_packed_images_add(cr_packed_images *p, const cr_seq_images *images)
 {
     cr_buf_add(&p->grid, images->grid, images->num * sizeof(grid));
     cr_buf_add(&p->pixels, images->pixels, images->num_pixels * sizeof(float));
+    for (size_t i = 0; i < images->num; i++)
+        cr_buf_add(&p->second_per_grid,
+                   images->second_per_grid ? &images->second_per_grid[i] : &(float){0},
+                   sizeof(float));
 }
 
 void cr_packed_images_end_seq(cr_packed_images *p)
@@ -30,12 +35,13 @@ cr_status cr_packed_images_end(cr_packed_images *p, const cr_model_config *c, cr
     CR_CHECK(p->seq_items.num_bytes == (size_t)(batch->num_seqs + 1) * sizeof(int32_t),
              "images of %zu sequences of %lld", p->seq_items.num_bytes / sizeof(int32_t) - 1,
              (long long)batch->num_seqs);
-    p->input = (cr_vision_input){.pixels = (const float *)(const void *)p->pixels.data,
-                                 .grid = (grid *)(void *)p->grid.data,
-                                 .num_items = (int64_t)(p->grid.num_bytes / sizeof(grid)),
-                                 .num_patches = (int64_t)(p->pixels.num_bytes / sizeof(float)) /
-                                                c->vision->patch_dim,
-                                 .seq_items = (const int32_t *)(const void *)p->seq_items.data};
+    p->input = (cr_vision_input){
+        .pixels = (const float *)(const void *)p->pixels.data,
+        .grid = (grid *)(void *)p->grid.data,
+        .second_per_grid = (const float *)(const void *)p->second_per_grid.data,
+        .num_items = (int64_t)(p->grid.num_bytes / sizeof(grid)),
+        .num_patches = (int64_t)(p->pixels.num_bytes / sizeof(float)) / c->vision->patch_dim,
+        .seq_items = (const int32_t *)(const void *)p->seq_items.data};
     cr_free(p->mrope);
     p->mrope = c->rope_axis ? CR_NEW_ARRAY(int32_t, 3 * batch->num_tokens) : NULL;
     batch->vision = &p->input;
@@ -47,6 +53,7 @@ void cr_packed_images_free(cr_packed_images *p)
 {
     cr_buf_free(&p->grid);
     cr_buf_free(&p->pixels);
+    cr_buf_free(&p->second_per_grid);
     cr_buf_free(&p->seq_items);
     cr_free(p->mrope);
     *p = (cr_packed_images){0};

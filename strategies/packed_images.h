@@ -11,7 +11,7 @@
 /* Those of a batch; memory is owned. */
 typedef struct cr_packed_images {
     cr_vision_input input;
-    cr_buf grid, pixels, seq_items;
+    cr_buf grid, pixels, second_per_grid, seq_items;
     int32_t *mrope; /* [3][tokens] */
 } cr_packed_images;
 

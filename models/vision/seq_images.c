@@ -4,19 +4,20 @@
 typedef const int32_t grid_of_item[3];
 
 /* Patches of a grid; 0: none can have it. */
-static int64_t count_patches(const cr_model_config *c, const int32_t *g)
+static int64_t count_patches(const cr_model_config *c, const int32_t *g, bool is_video)
 {
-    int64_t merge = c->vision->merge;
-    bool is_sound = g[0] == 1 && g[1] > 0 && g[2] > 0 && g[1] % merge == 0 && g[2] % merge == 0 &&
-                    g[1] < 1 << 15 && g[2] < 1 << 15;
+    int64_t merge = c->vision->merge, max_frames = is_video ? (1 << 15) - 1 : 1;
+    bool is_sound = g[0] > 0 && g[0] <= max_frames && g[1] > 0 && g[2] > 0 && g[1] % merge == 0 &&
+                    g[2] % merge == 0 && g[1] < 1 << 15 && g[2] < 1 << 15;
 
-    return is_sound ? (int64_t)g[1] * g[2] : 0;
+    return is_sound ? (int64_t)g[0] * g[1] * g[2] : 0;
 }
 
 cr_vision_input cr_seq_images_input(const cr_model_config *c, const cr_seq_images *images)
 {
     return (cr_vision_input){.pixels = images->pixels,
                              .grid = (grid_of_item *)(uintptr_t)images->grid,
+                             .second_per_grid = images->second_per_grid,
                              .num_items = (int64_t)images->num,
                              .num_patches = (int64_t)images->num_pixels / c->vision->patch_dim};
 }
@@ -34,10 +35,11 @@ cr_status cr_seq_images_check(const cr_model_config *c, const int32_t *ids, size
     if (!c->vision) return cr_fail(err, CR_EARG, "a %s has no images", c->model_type);
     for (size_t i = 0; i < images->num; i++) {
         const int32_t *g = images->grid + 3 * i;
-        int64_t num = count_patches(c, g);
+        bool is_video = images->second_per_grid && images->second_per_grid[i] > 0;
+        int64_t num = count_patches(c, g, is_video);
         if (!num)
-            return cr_fail(err, CR_EARG, "image %zu has a grid of %d x %d x %d patches", i, g[0],
-                           g[1], g[2]);
+            return cr_fail(err, CR_EARG, "%s %zu has a grid of %d x %d x %d patches",
+                           is_video ? "video" : "image", i, g[0], g[1], g[2]);
         num_patches += num;
     }
     input = cr_seq_images_input(c, images);

@@ -1,4 +1,4 @@
-/* seq_images.h -- the images of one sequence, as pixels, and whether they fit it.
+/* seq_images.h -- the images and videos of one sequence, as pixels, and whether they fit it.
  */
 #ifndef CR_SEQ_IMAGES_H
 #define CR_SEQ_IMAGES_H
@@ -9,8 +9,9 @@
 typedef struct cr_seq_images {
     const int32_t *grid; /* [num, 3] */
     size_t num;
-    const float *pixels; /* [patches of all, patch_dim] */
-    size_t num_pixels;   /* numbers */
+    const float *pixels;          /* [patches of all, patch_dim] */
+    size_t num_pixels;            /* numbers */
+    const float *second_per_grid; /* [num] as in cr_vision_input; NULL: images only */
 } cr_seq_images;
 
 /* The tower's input, which borrows the same arrays. */

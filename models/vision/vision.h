@@ -20,8 +20,8 @@
 typedef struct cr_vision_input {
     const float *pixels;          /* [num_patches, patch_dim] */
     const int32_t (*grid)[3];     /* (t, h, w) of each item, in the order of placeholders */
-    const bool *is_video;         /* [num_items]; NULL: images only */
-    const float *second_per_grid; /* [num_items] of videos; NULL: 1 */
+    const float *second_per_grid; /* [num_items] 0: an image; of a video, the time from one frame of
+                                     its grid to the next, above 0. NULL: images only */
     const int32_t *
         seq_items; /* [num_seqs + 1] first item of each sequence, whose placeholders after those of its items are
                                  text (they were sampled); NULL: all placeholders are of items */

@@ -1,5 +1,7 @@
 /* loader.c -- fetched, checked, decoded, cut and kept (see loader.h). */
 #include "samples/items/loader.h"
+#include "images/clip.h"
+#include "images/frames.h"
 #include "images/pool.h"
 #include "samples/protocol.h"
 
@@ -37,7 +39,9 @@ cr_status cr_item_processor_read(const char *folder, const cr_data_args *data,
 {
     CR_TRY(cr_image_processor_read(folder, out, err));
     if (data->has_white_alpha) out->alpha = CR_ALPHA_WHITE;
-    return cr_image_processor_limit(out, data->image_min_pixels, data->image_max_pixels, err);
+    if (data->video_fps > 0) out->video.fps = data->video_fps;
+    CR_TRY(cr_image_processor_limit(out, data->image_min_pixels, data->image_max_pixels, err));
+    return cr_video_processor_limit(out, data->video_min_pixels, data->video_max_pixels, err);
 }
 
 cr_status cr_item_processor_name(const char *folder, const cr_data_args *data, cr_buf *out,
@@ -116,50 +120,92 @@ static cr_status list(cr_item_loader *l, const cr_item_refs *refs, cr_err *err)
     return CR_OK;
 }
 
+/* Items that a load lacks, their files and, one after another, the frames of each. */
+typedef struct work {
+    kept **items;
+    cr_frames *frames;       /* [num] */
+    size_t num, item, frame; /* the next frame */
+    cr_clip clip;            /* of the item whose frames come */
+} work;
+
 /* The file of an item, as it came. */
-static cr_status check_file(const kept *item, const cr_buf *file, cr_err *err)
+static cr_status take_file(const kept *item, const cr_buf *file, cr_frames *out, cr_err *err)
 {
     char hex[CR_DIGEST_TEXT];
     uint64_t digest[CR_ITEM_DIGEST];
 
     if (!file->num_bytes)
         return cr_fail(err, CR_EFORMAT, "it is not in the exchange (is its step over?)");
-    cr_digest_bytes(file->data, file->num_bytes, hex);
+    CR_TRY(cr_frames_get(file->data, file->num_bytes, out, err));
+    cr_frames_digest(out, hex);
     cr_item_digest_of(hex, digest);
     if (memcmp(digest, item->digest, sizeof digest) == 0) return CR_OK;
     return cr_fail(err, CR_EFORMAT, "the exchange has other bytes under its name");
 }
 
-static cr_status take_job(cr_item_loader *l, cr_image_job *job, kept *item, cr_err *err)
+/* The clip is whole. */
+static cr_status take_clip(cr_item_loader *l, cr_clip *clip, kept *item, cr_err *err)
 {
-    if (job->err.status) return cr_fail(err, CR_EFORMAT, "%s", job->err.msg);
-    CR_TRY(cr_image_cut(&l->processor, &job->image, 1, &item->patches, err));
+    CR_TRY(cr_clip_cut(clip, &item->patches, err));
     l->num_bytes += bytes_of(&item->patches);
     if (memcmp(item->patches.grid, item->grid, sizeof item->grid) == 0) return CR_OK;
     cr_fail(err, CR_EFORMAT,
-            "it becomes %d x %d patches, its prompt counts on %d x %d (another processor in this "
-            "model's folder?)",
-            item->patches.grid[1], item->patches.grid[2], item->grid[1], item->grid[2]);
+            "it becomes %d x %d x %d patches, its prompt counts on %d x %d x %d (another processor "
+            "in this model's folder?)",
+            item->patches.grid[0], item->patches.grid[1], item->patches.grid[2], item->grid[0],
+            item->grid[1], item->grid[2]);
     l->num_bytes -= bytes_of(&item->patches);
     cr_image_patches_free(&item->patches);
     return err->status;
 }
 
-/* Some of them, at most at_once. */
-static cr_status decode_some(cr_item_loader *l, kept **items, const cr_buf *files, size_t num,
-                             cr_err *err)
+static cr_status take_job(cr_item_loader *l, work *w, cr_image_job *job, cr_err *err)
+{
+    const cr_frames *f = &w->frames[w->item];
+    kept *item = w->items[w->item];
+
+    if (job->err.status) return cr_fail(err, CR_EFORMAT, "%s", job->err.msg);
+    if (w->frame == 0) cr_clip_begin(&w->clip, &l->processor, f->num, f->fps);
+    CR_TRY(cr_clip_add(&w->clip, &job->image, err));
+    if (++w->frame < f->num) return CR_OK;
+    w->item++;
+    w->frame = 0;
+    return take_clip(l, &w->clip, item, err);
+}
+
+/* The next frames, at most at_once. */
+static cr_status decode_some(cr_item_loader *l, work *w, cr_err *err)
 {
     cr_image_job jobs[CR_IMAGE_MAX_WORKERS] = {0};
+    size_t num = 0;
 
-    for (size_t i = 0; i < num; i++) {
-        if (check_file(items[i], &files[i], err) != CR_OK) return of_item(items[i], err);
-        jobs[i] = (cr_image_job){.data = files[i].data, .num_bytes = files[i].num_bytes};
-    }
+    for (size_t i = w->item, k = w->frame; i < w->num && num < l->at_once; i++, k = 0)
+        for (; k < w->frames[i].num && num < l->at_once; k++)
+            jobs[num++] = (cr_image_job){.data = w->frames[i].data[k],
+                                         .num_bytes = w->frames[i].num_bytes[k]};
     CR_TRY(cr_image_pool_decode(l->pool, jobs, num, err));
     for (size_t i = 0; i < num; i++) {
-        if (!err->status && take_job(l, &jobs[i], items[i], err) != CR_OK) of_item(items[i], err);
+        const kept *item = err->status ? NULL : w->items[w->item];
+        if (item && take_job(l, w, &jobs[i], err) != CR_OK) of_item(item, err);
         cr_image_free(&jobs[i].image);
     }
+    return err->status;
+}
+
+/* files: [num] of items, as they came. */
+static cr_status decode(cr_item_loader *l, kept **items, const cr_buf *files, size_t num,
+                        cr_err *err)
+{
+    work w = {.items = items, .frames = CR_NEW_ARRAY(cr_frames, num), .num = num};
+
+    for (size_t i = 0; i < num && !err->status; i++)
+        if (take_file(items[i], &files[i], &w.frames[i], err) != CR_OK) of_item(items[i], err);
+    while (w.item < num && !err->status)
+        cr_note(decode_some(l, &w, err));
+    for (size_t i = 0; i < num; i++)
+        cr_frames_free(&w.frames[i]);
+    cr_clip_free(&w.clip);
+    cr_free(w.frames);
     return err->status;
 }
 
@@ -174,9 +220,7 @@ static cr_status fetch(cr_item_loader *l, cr_exchange *x, kept **items, size_t n
         names[i] = text[i];
     }
     CR_TRY_GOTO(out, cr_table_get(x, CR_TABLE_ITEMS, names, num, files, err));
-    for (size_t i = 0; i < num && !err->status; i += l->at_once)
-        cr_note(
-            decode_some(l, items + i, files + i, num - i < l->at_once ? num - i : l->at_once, err));
+    cr_note(decode(l, items, files, num, err));
 out:
     for (size_t i = 0; i < num; i++)
         cr_buf_free(&files[i]);

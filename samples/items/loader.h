@@ -1,4 +1,4 @@
-/* loader.h -- on a rank: from references of images to their patches (samples/items/items.h).
+/* loader.h -- on a rank: from references of images and videos to their patches (samples/items/items.h).
  *
  * Bytes that are not here come from the exchange in one call, are checked against their digest, decoded by confined workers
  * (images/pool.h) and cut by the model folder's processor. What was made is kept, the least recently used goes first.

@@ -1,5 +1,5 @@
 #!/bin/bash
-# croll generate of chats with 0 to 3 images, on tiny Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE with random weights: greedy answers are those of
+# croll generate of chats with 0 to 3 images, with videos, and with both, on tiny Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE with random weights: greedy answers are those of
 # Transformers in float64 (made by tests/parity/logprobs_images.py); three samples a line have the same text for a line alone, among others, few
 # samples at a time, on two ranks; lines that do not fit are answered in place.
 . tests/e2e/run.inc
@@ -20,13 +20,13 @@ PY
 import json, sys
 wanted = [line for line in map(json.loads, open("tests/parity/logprobs_images.json")) if line["model"] == sys.argv[1] and "request" in line]
 answers = list(map(json.loads, open(sys.argv[2])))
-assert len(answers) == len(wanted) == 5, answers
+assert len(answers) == len(wanted) == 8, answers
 for got, want in zip(answers, wanted):
     assert got["prompt_ids"] == want["input_ids"], got
     assert got["output_ids"] == want["greedy"], (got, want["greedy"])
 PY
     ask $model --n 3 <$tmp/requests >$tmp/answers || fail "$model: three samples"
-    [ "$(wc -l <$tmp/answers)" = 15 ] || fail "$model: $(wc -l <$tmp/answers) samples"
+    [ "$(wc -l <$tmp/answers)" = 24 ] || fail "$model: $(wc -l <$tmp/answers) samples"
     while read -r line; do ask $model --n 3 <<<"$line" || fail "a line alone"; done <$tmp/requests | cmp - $tmp/answers || fail "$model: a line alone"
     ask $model --n 3 infer_batch_size=2 <$tmp/requests | cmp - $tmp/answers || fail "$model: two at a time"
     ask $model --n 3 infer_batch_size=2 'device_mapping=[0,1]' <$tmp/requests | cmp - $tmp/answers || fail "$model: two ranks"

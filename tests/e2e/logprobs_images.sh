@@ -1,6 +1,6 @@
 #!/bin/bash
 # also on far
-# croll logprobs of chats with 0 to 3 images, on tiny Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE with random weights: numbers of Transformers in float64
+# croll logprobs of chats with 0 to 3 images, with videos, and with both, on tiny Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE with random weights: numbers of Transformers in float64
 # (made by tests/parity/logprobs_images.py); a line alone, among others, on two ranks has the same text, also where only one of them has
 # images; chats that do not fit are answered in place. croll grad of the same chats, on one rank and on two: loss, and of every parameter but
 # experts the norm and a projection of its gradient.
@@ -22,7 +22,7 @@ PY
 import json, sys
 wanted = [line for line in map(json.loads, open("tests/parity/logprobs_images.json")) if line["model"] == sys.argv[1] and "request" in line]
 answers = list(map(json.loads, open(sys.argv[2])))
-assert len(answers) == len(wanted) == 5, answers
+assert len(answers) == len(wanted) == 8, answers
 for got, want in zip(answers, wanted):
     assert got["input_ids"] == want["input_ids"], got
     off = max(abs(a - b) for a, b in zip(got["logprobs"], want["logprobs"], strict=True))
@@ -72,6 +72,11 @@ bad() { # WHAT, a line, options ..
     grep -q -e "$what" $tmp/answers || fail "$line: $(cat $tmp/answers $log)"
 }
 bad 'message 1, image 1: none.png: No such file' "$(chat '{"type":"image","image":"none.png"}')"
+bad 'message 1, video 1: frame 2: it has 9 x 30 pixels' "$(chat '{"type":"video","video":["png_gray.png","png_rgb.png"]}')"
+bad 'a video of 1 frame' "$(chat '{"type":"video","video":["png_gray.png"]}')"
+bad 'a video is a list of frames' "$(chat '{"type":"video","video":"clip.mp4"}')"
+bad 'a video without frames' "$(chat '{"type":"video","video":[]}')"
+bad 'with its 10000 frames the chat has more than 1024' "$(chat "{\"type\":\"video\",\"video\":[$(yes '"png_gray.png",' | head -n 9999 | tr -d '\n')\"png_gray.png\"]}")"
 bad 'has 2 placeholders' "$(chat '{"type":"image","image":"png_rgb.png"},{"type":"text","text":"<|image_pad|>"}')"
 bad 'not available yet with --logits' "$(chat '{"type":"image","image":"png_rgb.png"}')" --logits $tmp/logits
 sed -i.bak 's/"min_pixels": 1024, "max_pixels": 4096/"min_pixels": 8000000, "max_pixels": 16000000/' $tmp/models/qwen3_vl/preprocessor_config.json

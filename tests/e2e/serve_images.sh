@@ -49,7 +49,7 @@ def png(width, height, rows=None):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 # the numbers of Transformers
-wanted = [x for x in map(json.loads, open("tests/parity/logprobs_images.json")) if x["model"] == "qwen3_vl" and "request" in x]
+wanted = [x for x in map(json.loads, open("tests/parity/logprobs_images.json")) if x["model"] == "qwen3_vl" and "video" not in str(x.get("request", "video"))]
 for x in wanted:
     for part in x["request"]["messages"][0]["content"]:
         if part["type"] == "image":

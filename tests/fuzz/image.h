@@ -32,7 +32,7 @@ static void try_image(const uint8_t *data, size_t size, cr_image_type type)
     for (size_t i = 0; i < (size_t)image.width * (size_t)image.height * 3; i++)
         sum += image.pixels[i];
     (void)sum;
-    if (cr_image_cut(&p, &image, 1, &patches, &err) == CR_OK) {
+    if (cr_image_cut(&p, &image, &patches, &err) == CR_OK) {
         CR_CHECK(patches.num_tokens * 4 == patches.num_patches, "%lld patches",
                  (long long)patches.num_patches);
         cr_image_patches_free(&patches);

@@ -36,7 +36,7 @@ typedef enum content { NOTHING, ONE_IMAGE, TWO_IMAGES, ONE_VIDEO, BOTH } content
 typedef struct batch_vl {
     int32_t ids[MAX_NUM], positions[MAX_NUM], labels[MAX_NUM], cu[SEQS + 1], mrope[3 * MAX_NUM];
     int32_t grid[2 * SEQS][3];
-    bool is_video[2 * SEQS];
+    float second[2 * SEQS];
     float pixels[PATCHES * PIXELS];
     cr_vision_input vision;
     cr_batch b;
@@ -67,7 +67,7 @@ static void put_item(batch_vl *x, int seq, bool is_video, int frames, int h, int
     x->grid[v->num_items][0] = frames;
     x->grid[v->num_items][1] = h;
     x->grid[v->num_items][2] = w;
-    x->is_video[v->num_items++] = is_video;
+    x->second[v->num_items++] = (float)is_video;
     v->num_patches += num;
     for (int r = 0; r < runs; r++) {
         put(x, START);
@@ -103,7 +103,7 @@ static void finish(batch_vl *x, const cr_model *model)
 
     v->pixels = x->pixels;
     v->grid = (const int32_t(*)[3])x->grid;
-    v->is_video = x->is_video;
+    v->second_per_grid = x->second;
     x->b.ids = x->ids;
     x->b.positions = x->positions;
     x->b.labels = x->labels;

@@ -2,6 +2,7 @@
 """images.py -- images as Transformers loads and processes them: pixels, patches, grids.
 
     tests/parity/images.py --check build/release/croll     200 drawn images, 1 x 1 to 4k, of every type, through `croll image`
+    tests/parity/images.py --write-videos tests/parity/videos.json      lists of those, as Qwen2VLVideoProcessor and Qwen3VLVideoProcessor cut them
     tests/parity/images.py --write tests/parity/images     the small ones of them, with digests of their pixels and values
 
 Nothing is downloaded: images are drawn from a seed. What `--write` makes is committed; tests/unit/images_golden.c reads it. Needs the
@@ -19,6 +20,8 @@ from transformers.image_transforms import convert_to_rgb
 from transformers.image_utils import load_image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.models.bit.image_processing_bit import BitImageProcessor
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -32,6 +35,15 @@ MODELS = { # what preprocessor_config.json of the hub has
     "small": dict(patch_size=2, min_pixels=64, max_pixels=1024, **CLIP),
 }
 FORMS = {"pil": Qwen2VLImageProcessorPil, "torchvision": Qwen2VLImageProcessor}
+VIDEOS = { # the class, and what video_preprocessor_config.json has
+    "each": (Qwen2VLVideoProcessor, dict(patch_size=2, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=700, **CLIP)),
+    "each_capped": (Qwen2VLVideoProcessor, dict(patch_size=2, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=700, cap_pixels_per_frame=True, max_video_tokens=60, **CLIP)),
+    "joint": (Qwen3VLVideoProcessor, dict(patch_size=2, merge_size=2, temporal_patch_size=2, size=dict(shortest_edge=800, longest_edge=2900), image_mean=[0.5] * 3, image_std=[0.5] * 3)),
+    "joint_capped": (Qwen3VLVideoProcessor, dict(patch_size=2, merge_size=2, temporal_patch_size=2, size=dict(shortest_edge=100, longest_edge=4000), cap_pixels_per_frame=True,
+                                                 max_video_tokens=20, image_mean=[0.5] * 3, image_std=[0.5] * 3)),
+    "large": (Qwen3VLVideoProcessor, dict(patch_size=16, merge_size=2, temporal_patch_size=2, size=dict(shortest_edge=4096, longest_edge=25165824), image_mean=[0.5] * 3, image_std=[0.5] * 3)),
+    "hub": (Qwen2VLVideoProcessor, dict(patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=3136, max_pixels=12845056, **CLIP)),
+}
 BACKENDS = {"SiglipImageProcessor": dict(pil=SiglipImageProcessorPil, torchvision=SiglipImageProcessor),
             "BitImageProcessor": dict(pil=BitImageProcessorPil, torchvision=BitImageProcessor)}
 IMAGENET = [0.484375, 0.455078125, 0.40625], [0.228515625, 0.2236328125, 0.224609375]
@@ -336,15 +348,39 @@ def write(folder):
     (folder / "images.json").write_text(f'{{"models":{json.dumps(models)},\n"patches":{json.dumps(patches)},\n"cases":[\n{lines}\n]}}\n')
 
 
+def write_videos(path):
+    """Lists of 1 to 8 images of that folder, of one size each list; null: the processor takes none so short."""
+    images = [c for c in json.loads((path.parent / "images/images.json").read_text())["cases"] if "alpha" not in c["file"] and "rgba" not in c["file"]]
+    cases = []
+    for size in ((19, 13), (9, 30), (40, 24)):
+        files = [c["file"] for c in images if (c["width"], c["height"]) == size]
+        for num in range(1, 9):
+            frames = [files[(num + i) % len(files)] for i in range(num)]
+            for name, (made, keys) in VIDEOS.items():
+                case = dict(processor=name, frames=frames)
+                try:
+                    out = made(**keys)(videos=[[load(path.parent / "images" / f) for f in frames]], do_sample_frames=False, return_tensors="pt")
+                    case |= dict(grid=out["video_grid_thw"][0].tolist(), values=digest(out["pixel_values_videos"].numpy()))
+                except ValueError:
+                    assert num == 1, case
+                cases.append(case)
+    keys = {name: dict(k, video_processor_type=made.__name__) for name, (made, k) in VIDEOS.items()}
+    lines = ",\n".join(json.dumps(c) for c in cases)
+    path.write_text(f'{{"processors":{json.dumps(keys)},\n"cases":[\n{lines}\n]}}\n')
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", metavar="CROLL")
     parser.add_argument("--write", metavar="FOLDER", type=pathlib.Path)
+    parser.add_argument("--write-videos", metavar="FILE", type=pathlib.Path)
     parser.add_argument("--num", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="of the images that are drawn, the first that is looked at")
     args = parser.parse_args()
     if args.write:
         write(args.write)
+    if args.write_videos:
+        write_videos(args.write_videos)
     return check(args.check, args.num, args.first) if args.check else 0
 
 

@@ -105,6 +105,7 @@ static void show_worker(cr_buf *out, const cr_worker_config *w)
     SHOW(w->data.drops_unknown_tags), SHOW(w->data.drops_broken_images),
         SHOW(w->data.has_white_alpha);
     SHOW(w->data.image_folder), SHOW(w->data.image_min_pixels), SHOW(w->data.image_max_pixels);
+    SHOW(w->data.video_min_pixels), SHOW(w->data.video_max_pixels), SHOW(w->data.video_fps);
     for (size_t i = 0; i < w->data.num_columns; i++) {
         const cr_data_column *c = &w->data.columns[i];
         SHOW(c->name), SHOW(c->is_list);

@@ -11,6 +11,7 @@
 
 #define FILES "tests/parity/images"
 #define PAD   257 /* <|image_pad|>, shown as '#' */
+#define VIDEO 258 /* <|video_pad|>, shown as '%' */
 
 static char *tags[] = {(char[]){"seen"}};
 static cr_reward_config rewards[] = {
@@ -32,10 +33,12 @@ static int set_up(void **state)
     use_template(
         "{% for m in messages %}{{ m.role[0] }}:{% if m.content is string %}{{ m.content }}"
         "{% else %}{% for p in m.content %}{% if p.type == 'image' %}(<|image_pad|>)"
+        "{% elif p.type == 'video' %}[<|vision_start|><|video_pad|><|vision_end|>]"
         "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
         "{% if add_generation_prompt %}a:{% endif %}");
-    tokenizer =
-        byte_tokenizer_of(",{\"id\":257,\"content\":\"<|image_pad|>\",\"special\":true}", NULL);
+    tokenizer = byte_tokenizer_of(",{\"id\":257,\"content\":\"<|image_pad|>\",\"special\":true},"
+                                  "{\"id\":258,\"content\":\"<|video_pad|>\",\"special\":true}",
+                                  NULL);
     return 0;
 }
 
@@ -84,7 +87,9 @@ static void check(const char *row, cr_row_encode encode, const char *text, cr_da
     if (load(row, encode, data, &err) != CR_OK) fail_msg("%s", err.msg);
     assert_int_equal(data->num_rows, 1);
     for (size_t i = 0; i < data->rows[0].num_ids; i++)
-        cr_buf_addc(&is, data->rows[0].ids[i] == PAD ? '#' : (char)data->rows[0].ids[i]);
+        cr_buf_addc(&is, data->rows[0].ids[i] == PAD     ? '#'
+                         : data->rows[0].ids[i] == VIDEO ? '%'
+                                                         : (char)data->rows[0].ids[i]);
     cr_buf_addc(&is, 0);
     assert_string_equal(is.data, text);
     cr_buf_free(&is);
@@ -263,6 +268,92 @@ static void questions(void **state)
     }
 }
 
+#define FRAMES "[\"png_gray.png\",\"jpeg_444.jpeg\",\"png_gray_1.png\"]"
+#define CLIP   "{\"type\":\"video\",\"video\":" FRAMES ",\"fps\":4}"
+
+/* Three frames of 40 x 24 pixels are two patches along t, each of 16 x 8: two tokens. */
+static void check_video(const cr_dataset *data, const char *fps)
+{
+    const cr_item_refs refs = cr_row_items(&data->rows[0]);
+
+    assert_int_equal(refs.num, 1);
+    assert_true(refs.grids[0] == 2 && refs.grids[1] == 2 && refs.grids[2] == 4);
+    assert_non_null(strstr(data->rows[0].text, "{\"sha256\":\""));
+    assert_non_null(strstr(data->rows[0].text, "\"num_frames\":3,"));
+    assert_non_null(strstr(data->rows[0].text, fps));
+    assert_non_null(strstr(data->rows[0].text, "\"image_sizes\":[]"));
+    assert_null(strstr(data->rows[0].text, "png_gray_1"));
+}
+
+static void videos(void **state)
+{
+    uint64_t digest[CR_ITEM_DIGEST];
+    char hex[CR_DIGEST_TEXT];
+    cr_buf first = {0};
+    cr_dataset data;
+    cr_err err = {0};
+
+    (void)state;
+    reset();
+    check(USER("\"a<video>b\"") ",\"videos\":[" FRAMES "]}", cr_prompt_encode_rlvr,
+          "u:a<|vision_start|>%%%%<|vision_end|>b;a:", &data);
+    check_video(&data, "\"fps\":2");
+    memcpy(digest, data.rows[0].image_digests, sizeof digest);
+    data.image_folder = FILES; /* what is looked at: the first frame */
+    cr_item_digest_text(digest, hex);
+    assert_int_equal(cr_row_images_find(&data, hex, &first, &err), CR_OK);
+    assert_true(first.num_bytes > 8 && memcmp(first.data, "\x89PNG", 4) == 0);
+    cr_buf_free(&first);
+    cr_dataset_free(&data);
+    reset(); /* another rate is another video */
+    check(USER("[" CLIP ",{\"type\":\"text\",\"text\":\"?\"}]") "}", cr_prompt_encode_rlvr,
+          "u:[<|vision_start|>%%%%<|vision_end|>]?;a:", &data);
+    check_video(&data, "\"fps\":4");
+    assert_memory_not_equal(digest, data.rows[0].image_digests, sizeof digest);
+    cr_dataset_free(&data);
+    reset(); /* a rate of the run */
+    from.data.video_fps = 4;
+    from.data.video_max_pixels = 64;
+    check(USER("[{\"type\":\"video\",\"video\":" FRAMES "}]") "}", cr_prompt_encode_rlvr,
+          "u:[<|vision_start|>%%<|vision_end|>];a:", &data);
+    assert_non_null(strstr(data.rows[0].text, "\"fps\":4"));
+    cr_dataset_free(&data);
+    reset(); /* an image beside it, each kind in its own order */
+    check(USER("\"<video>a<image>\"") ",\"videos\":[{\"video\":" FRAMES
+                                      "}],\"images\":[\"png_rgb.png\"]}",
+          cr_prompt_encode_rlvr,
+          "u:<|vision_start|>%%%%<|vision_end|>a<|vision_start|>####<|vision_end|>;a:", &data);
+    assert_int_equal(data.rows[0].num_images, 2);
+    check_item(&data.rows[0], 1, "png_rgb.png");
+    cr_dataset_free(&data);
+}
+
+/* Qwen3-VL: a time before each patch of frames, and no row is cut among them. */
+static void times(void **state)
+{
+    static const char row[] = "{\"messages\":[{\"role\":\"user\",\"content\":[" CLIP
+                              "]},{\"role\":\"assistant\",\"content\":\"bb\"}]}";
+    static const char text[] = "u:[<0.1 seconds><|vision_start|>%%<|vision_end|><0.5 "
+                               "seconds><|vision_start|>%%<|vision_end|>];a:bb;";
+    cr_dataset data;
+    cr_err err = {0};
+
+    (void)state;
+    reset();
+    cr_free(put_file("config.json", "{\"model_type\":\"qwen3_vl\"}", 25));
+    check(row, cr_prompt_encode_sft, text, &data);
+    cr_dataset_free(&data);
+    for (int length = 30; length < (int)sizeof text - 1; length += 3) {
+        reset();
+        config.sequence_length = length;
+        assert_int_equal(load(row, cr_prompt_encode_sft, &data, &err), CR_OK);
+        assert_int_equal(data.num_rows, length >= 79);
+        cr_dataset_free(&data);
+    }
+    reset();
+    cr_free(put_file("config.json", "{\"model_type\":\"qwen2_5_vl\"}", 27));
+}
+
 static void reset_pairs(void)
 {
     static char prompt[] = "q", chosen[] = "yes", rejected[] = "no";
@@ -381,8 +472,20 @@ static void refused(void **state)
         {USER("[{\"type\":\"image\",\"image\":\"png_rgb.png\"},{\"type\":\"text\",\"text\":"
               "\"<|image_pad|>\"}]") "}",
          "has 2 placeholders", false},
-        {USER("[{\"type\":\"video\",\"video\":\"a.mp4\"}]") "}", "a part of type 'video'", true},
-        {USER("\"x\"") ",\"videos\":[\"a.mp4\"]}", "the column videos is not empty", false},
+        {USER("[{\"type\":\"audio\",\"audio\":\"a.mp3\"}]") "}", "a part of type 'audio'", true},
+        {USER("[{\"type\":\"video\",\"video\":\"a.mp4\"}]") "}", "a video is a list of frames",
+         true},
+        {USER("\"<video>\"") ",\"videos\":[\"a.mp4\"]}", "a video is a list of frames", true},
+        {USER("\"x\"") ",\"videos\":[" FRAMES "]}", "the column has 1 videos", true},
+        {USER("\"<video><video>\"") ",\"videos\":[" FRAMES "]}", "the column has no further one",
+         true},
+        {USER("\"<video>\"") ",\"videos\":[[]]}", "a video without frames", true},
+        {USER("\"<video>\"") ",\"videos\":[[\"png_gray.png\",\"png_rgb.png\"]]}",
+         "message 1, video 1: frame 2: it has 9 x 30 pixels, and the first frame 40 x 24", true},
+        {USER("\"<video>\"") ",\"videos\":[[\"png_gray.png\",\"none.png\"]]}",
+         "frame 2: none.png: No such file", true},
+        {USER("\"<video>\"") ",\"videos\":[{\"video\":" FRAMES ",\"fps\":0}]}",
+         "fps of a video: a number from 0.01", true},
     };
     cr_dataset data;
     cr_err err;
@@ -418,9 +521,9 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts),      cmocka_unit_test(bytes),
-                                       cmocka_unit_test(answers),      cmocka_unit_test(refused),
-                                       cmocka_unit_test(questions),    cmocka_unit_test(pairs),
-                                       cmocka_unit_test(refused_pairs)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts),   cmocka_unit_test(bytes), cmocka_unit_test(answers),
+        cmocka_unit_test(videos),    cmocka_unit_test(times), cmocka_unit_test(refused),
+        cmocka_unit_test(questions), cmocka_unit_test(pairs), cmocka_unit_test(refused_pairs)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -19,6 +19,7 @@
 
 enum { MAX_LEN = 320, GROUPS = 12, SAMPLES = 4, PIXELS = 96, IMAGE = 90, VIDEO = 91, START = 92 };
 static int num_groups = GROUPS, longest = 60;
+static bool is_framed; /* frames of the model at hand have placeholders of their own */
 
 #define EXPERTS                                                                                \
     ",\"num_experts\":6,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,\"moe_intermediate_" \
@@ -58,6 +59,8 @@ static bench open_bench(const way *w)
                                .keeps_prefixes = w->keeps_prefixes};
     bench b = bench_load(w->family, w->dtype, w->threads);
 
+    is_framed = !strstr(w->family, "tokens_per_second");
+
     limits.kv_bytes = w->num_blocks * (int64_t)cr_kv_block_bytes(b.dev, w->dtype, 2, 12) * 3;
     bench_start(&b, &limits);
     return b;
@@ -67,6 +70,7 @@ static bench open_bench(const way *w)
 
 typedef struct request {
     int32_t prompt[MAX_LEN], grid[3][3];
+    float second[3]; /* 0: an image */
     size_t num_prompt, num_images, num_samples;
     uint64_t first_image; /* what its pixels are made from */
     cr_generating how;
@@ -91,7 +95,25 @@ static void put_image(request *q, int32_t rows, int32_t cols)
     q->prompt[q->num_prompt++] = 93;
 }
 
-/* 0 to 3 images, small ones and such that go over the edge of a block of the cache. */
+/* Three frames, each with placeholders of its own if the model wants it so. */
+static void put_video(request *q)
+{
+    int32_t *grid = q->grid[q->num_images];
+    int runs = is_framed ? 3 : 1;
+
+    q->second[q->num_images++] = 1.5f;
+    grid[0] = 3;
+    grid[1] = 4;
+    grid[2] = 6;
+    for (int r = 0; r < runs; r++) {
+        q->prompt[q->num_prompt++] = START;
+        for (int i = 0; i < 18 / runs; i++)
+            q->prompt[q->num_prompt++] = VIDEO;
+        q->prompt[q->num_prompt++] = 93;
+    }
+}
+
+/* 0 to 3 images, small ones and such that go over the edge of a block of the cache, perhaps a video after them. */
 static request make_request(int g)
 {
     static const int32_t sides[][2] = {{1, 1}, {3, 2}, {6, 7}, {2, 12}, {5, 5}};
@@ -102,7 +124,8 @@ static request make_request(int g)
         put_image(&q, sides[(g + i) % 5][0], sides[(g + i) % 5][1]);
         put_text(&q, (size_t)(5 * g) % 9 + (size_t)(i == g % 4 - 1), g + i);
     }
-    if (g % 4 == 0) put_text(&q, 2, g);
+    if (g % 3 == 1 && g % 4 < 3) put_video(&q);
+    if (g % 4 == 0 || g % 3 == 1) put_text(&q, 2, g);
     q.how = (cr_generating){.temperature = g % 3 ? 1 : 0,
                             .top_p = 1,
                             .repetition_penalty = 1,
@@ -118,12 +141,14 @@ static cr_prompt_images make_images(const request *q)
     size_t num = 0;
 
     for (size_t i = 0; i < q->num_images; i++)
-        num += (size_t)(q->grid[i][1] * q->grid[i][2]) * PIXELS;
+        num += (size_t)(q->grid[i][0] * q->grid[i][1] * q->grid[i][2]) * PIXELS;
     im.pixels = CR_NEW_ARRAY(float, num);
-    im.seq = (cr_seq_images){im.grid, q->num_images, im.pixels, num};
+    im.second_per_grid = CR_NEW_ARRAY(float, q->num_images);
+    im.seq = (cr_seq_images){im.grid, q->num_images, im.pixels, num, im.second_per_grid};
     num = 0;
     for (size_t i = 0; i < q->num_images; i++) {
-        size_t n = (size_t)(q->grid[i][1] * q->grid[i][2]) * PIXELS;
+        size_t n = (size_t)(q->grid[i][0] * q->grid[i][1] * q->grid[i][2]) * PIXELS;
+        im.second_per_grid[i] = q->second[i];
         memcpy(im.grid + 3 * i, q->grid[i], sizeof q->grid[i]);
         snprintf(im.digest[i], sizeof *im.digest, "%llu", (unsigned long long)q->first_image + i);
         for (size_t k = 0; k < n; k++)

@@ -3,7 +3,10 @@
  */
 #include "base/digest.h"
 #include "base/json.h"
+#include "images/clip.h"
 #include "images/processor.h"
+
+#include "tests/temp_folder.h"
 
 #include "tests/ok.h"
 
@@ -54,7 +57,7 @@ static void check_values(const char *file, const json_t *processor, const json_t
     set_patches(&p, patch_sizes);
     p.form = strcmp(form, forms[0]) == 0 ? CR_RESIZE_PIL : CR_RESIZE_TORCHVISION;
     read_image(file, CR_ALPHA_DROP, &image);
-    OK(cr_image_cut(&p, &image, 1, &patches, &err));
+    OK(cr_image_cut(&p, &image, &patches, &err));
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(patches.grid[i],
                          json_integer_value(json_array_get(json_object_get(want, "grid"), i)));
@@ -140,19 +143,27 @@ static void sides(void **state)
 /* Three frames make two along t, the last with the third frame twice; a patch is [3, t, rows, columns]. */
 static void frames(void **state)
 {
-    cr_image_processor p = {.patch_size = 1, .merge_size = 2, .temporal_patch_size = 2};
+    cr_image_processor p = {
+        .patch_size = 1, .merge_size = 2, .temporal_patch_size = 2, .video = {.is_taken = true}};
     cr_image f[3];
     cr_image_patches patches;
+    cr_clip clip;
 
     (void)state;
+    cr_clip_begin(&clip, &p, 3, 4.0);
     for (int i = 0; i < 3; i++) {
-        f[i] = (cr_image){.pixels = cr_alloc(2 * 4 * 3), .width = 4, .height = 2};
+        cr_image one = {.pixels = cr_alloc(2 * 4 * 3), .width = 4, .height = 2};
         for (int j = 0; j < 2 * 4 * 3; j++)
-            f[i].pixels[j] = (uint8_t)(100 * (i + 1) / 2 + j);
+            one.pixels[j] = (uint8_t)(100 * (i + 1) / 2 + j);
+        f[i] = one;
+        f[i].pixels = memcpy(cr_alloc(2 * 4 * 3), one.pixels, 2 * 4 * 3);
+        OK(cr_clip_add(&clip, &one, &err));
+        assert_null(one.pixels);
     }
-    OK(cr_image_cut(&p, f, 3, &patches, &err));
+    OK(cr_clip_cut(&clip, &patches, &err));
     assert_true(patches.grid[0] == 2 && patches.grid[1] == 2 && patches.grid[2] == 4);
     assert_true(patches.num_tokens == 4 && patches.patch_dim == 6);
+    assert_true(patches.second_per_grid == 0.5f);
     for (int t = 0; t < 2; t++)
         for (int i = 0; i < 8; i++)
             for (int e = 0; e < 6; e++) {
@@ -162,11 +173,79 @@ static void frames(void **state)
                 assert_true(patches.values[(t * 8 + i) * 6 + e] == want);
             }
     cr_image_patches_free(&patches);
+    cr_clip_begin(&clip, &p, 2, 4.0);
+    OK(cr_clip_add(&clip, &f[0], &err));
     f[1].height = 1;
-    assert_int_equal(cr_image_cut(&p, f, 3, &patches, &err), CR_EARG);
-    assert_non_null(strstr(err.msg, "frame 1 has 4 x 1"));
-    for (int i = 0; i < 3; i++)
+    assert_int_equal(cr_clip_add(&clip, &f[1], &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "it has 4 x 1 pixels, and the first frame 4 x 2"));
+    err = (cr_err){0};
+    cr_clip_free(&clip);
+    for (int i = 1; i < 3; i++)
         cr_image_free(&f[i]);
+}
+
+/* A model folder with this processor of videos, and one of images that is as it is. */
+static void write_processor(const json_t *keys)
+{
+    json_t *of_images = json_deep_copy(keys);
+    char *own = cr_path_join(temp_folder, "video_preprocessor_config.json");
+    char *other = cr_path_join(temp_folder, "preprocessor_config.json");
+
+    json_object_del(of_images, "video_processor_type");
+    json_object_set_new(of_images, "image_processor_type", json_string("Qwen2VLImageProcessor"));
+    assert_int_equal(json_dump_file(keys, own, 0), 0);
+    assert_int_equal(json_dump_file(of_images, other, 0), 0);
+    json_decref(of_images);
+    cr_free(own);
+    cr_free(other);
+}
+
+/* Lists of 1 to 8 frames: grids and values of Transformers, or as it, refused. */
+static void videos(void **state)
+{
+    json_t *root, *c;
+    size_t i;
+
+    (void)state;
+    OK(cr_json_read_file("tests/parity/videos.json", &root, &err));
+    assert_true(json_array_size(json_object_get(root, "cases")) == 144);
+    json_array_foreach(json_object_get(root, "cases"), i, c)
+    {
+        const char *name = json_string_value(json_object_get(c, "processor"));
+        const json_t *list = json_object_get(c, "frames"), *grid = json_object_get(c, "grid");
+        cr_image_processor p;
+        cr_image_patches patches = {0};
+        cr_clip clip;
+        char what[100];
+        write_processor(json_object_get(json_object_get(root, "processors"), name));
+        OK(cr_image_processor_read(temp_folder, &p, &err));
+        assert_true(p.video.is_taken && !p.video.is_other);
+        cr_clip_begin(&clip, &p, json_array_size(list), 2.0);
+        for (size_t k = 0; k < json_array_size(list) && !err.status; k++) {
+            cr_image frame;
+            read_image(json_string_value(json_array_get(list, k)), CR_ALPHA_DROP, &frame);
+            cr_note(cr_clip_add(&clip, &frame, &err));
+            cr_image_free(&frame);
+        }
+        snprintf(what, sizeof what, "case %zu (%s, %zu frames)", i, name, json_array_size(list));
+        if (!grid) {
+            if (!strstr(err.msg, "a video of 1 frame")) fail_msg("%s: %s", what, err.msg);
+            err = (cr_err){0};
+            cr_clip_free(&clip);
+            continue;
+        }
+        if (err.status) fail_msg("%s: %s", what, err.msg);
+        OK(cr_clip_cut(&clip, &patches, &err));
+        for (size_t k = 0; k < 3; k++)
+            if (patches.grid[k] != json_integer_value(json_array_get(grid, k)))
+                fail_msg("%s: %d x %d x %d patches", what, patches.grid[0], patches.grid[1],
+                         patches.grid[2]);
+        same_digest(what, patches.values,
+                    (size_t)(patches.num_patches * patches.patch_dim) * sizeof(float),
+                    json_object_get(c, "values"));
+        cr_image_patches_free(&patches);
+    }
+    json_decref(root);
 }
 
 /* Whatever changes the values of an image of that size changes the name. */
@@ -215,7 +294,8 @@ static void names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(goldens), cmocka_unit_test(sides),
-                                       cmocka_unit_test(frames), cmocka_unit_test(names)};
+                                       cmocka_unit_test(frames), cmocka_unit_test(videos),
+                                       cmocka_unit_test(names)};
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_temp_folder, remove_temp_folder);
 }

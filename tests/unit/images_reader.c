@@ -167,7 +167,7 @@ static void chats(void **state)
     cr_buf text = {0};
 
     (void)state;
-    OK(cr_image_reader_read(reader, messages, column, &items, &err));
+    OK(cr_image_reader_read(reader, messages, &(cr_image_columns){column, NULL}, &items, &err));
     assert_int_equal(items.num, 5);
     for (size_t i = 0; i < 5; i++) {
         assert_int_equal(items.item[i].width, widths[i]);
@@ -183,7 +183,7 @@ static void chats(void **state)
     assert_string_equal(text.data,
                         "a<|image_pad|><|image_pad|>b<|image_pad|><|image_pad|><|image_pad|>");
     assert_int_equal(cr_image_items_expand(&items, "<|image_pad|>", 13, &text, &err), CR_EFORMAT);
-    assert_non_null(strstr(err.msg, "has 1 placeholders <|image_pad|> for 2 images"));
+    assert_non_null(strstr(err.msg, "has 1 placeholders <|image_pad|> or <|video_pad|> for 2"));
     cr_buf_free(&text);
     cr_image_items_free(&items);
     /* without a column a tag is text */
@@ -230,7 +230,7 @@ static void inserted(void **state)
     cr_buf text = {0};
 
     (void)state;
-    OK(cr_image_reader_read(reader, messages, image, &items, &err));
+    OK(cr_image_reader_read(reader, messages, &(cr_image_columns){image, NULL}, &items, &err));
     check_text(items.messages, "Which?");
     assert_true(items.num == 1 && items.item[0].num_tokens == 4);
     for (int i = 0; i < 3; i++)
@@ -252,7 +252,9 @@ static void inserted(void **state)
     cr_image_items_free(&items);
     err = (cr_err){0};
     json_array_append(image, json_array_get(image, 0));
-    assert_int_equal(cr_image_reader_read(reader, two, image, &items, &err), CR_EFORMAT);
+    assert_int_equal(
+        cr_image_reader_read(reader, two, &(cr_image_columns){image, NULL}, &items, &err),
+        CR_EFORMAT);
     assert_non_null(strstr(err.msg, "message 1 has a second image"));
     err = (cr_err){0};
     cr_buf_free(&text);
@@ -278,7 +280,9 @@ static void refused(void **state)
         {"[{'content':'<image>'}]", "['png_rgb.png','png_rgb.png']",
          "the column has 2 images, the messages have places for 1"},
         {"[{'content':'a'}]", "'png_rgb.png'", "the column has 1 images"},
-        {"[{'content':[{'type':'video','video':'x'}]}]", NULL, "a part of type 'video'"},
+        {"[{'content':[{'type':'audio','audio':'x'}]}]", NULL, "a part of type 'audio'"},
+        {"[{'content':[{'type':'video','video':['png_rgb.png']}]}]", NULL,
+         "message 1 has a video, and this model takes images"},
         {"[{'content':'a'},{'content':[{'type':'image','image':'png_rgb.png'},"
          "{'type':'image','image':'images.json'}]}]",
          NULL, "message 2, image 2: it is something else"},
@@ -288,7 +292,7 @@ static void refused(void **state)
     cr_image_items items;
 
     (void)state;
-    OK(cr_image_reader_read(reader, known, name, &items, &err));
+    OK(cr_image_reader_read(reader, known, &(cr_image_columns){name, NULL}, &items, &err));
     cr_image_items_free(&items);
     json_decref(known);
     json_decref(name);
@@ -304,7 +308,9 @@ static void refused(void **state)
             if (*c == '\'') *c = '"';
         OK(cr_json_parse(text, strlen(text), NULL, &column, &err));
         cr_free(text);
-        assert_int_not_equal(cr_image_reader_read(reader, messages, column, &items, &err), CR_OK);
+        assert_int_not_equal(
+            cr_image_reader_read(reader, messages, &(cr_image_columns){column, NULL}, &items, &err),
+            CR_OK);
         if (!strstr(err.msg, cases[i].why)) fail_msg("case %zu: %s", i, err.msg);
         assert_true(!items.item && !items.messages);
         err = (cr_err){0};
@@ -354,7 +360,8 @@ static char *said(cr_image_reader *reader, const json_t *messages, const json_t 
     cr_err why = {0};
     cr_buf out = {0};
 
-    if (cr_image_reader_read(reader, messages, column, &items, &why) != CR_OK)
+    if (cr_image_reader_read(reader, messages, &(cr_image_columns){column, NULL}, &items, &why) !=
+        CR_OK)
         return cr_asprintf("%d %s", (int)why.status, why.msg);
     for (size_t i = 0; i < items.num; i++)
         cr_buf_addf(&out, "%s %dx%d %d %d, ", items.item[i].digest, items.item[i].width,
@@ -391,7 +398,7 @@ static void looked_at_before(void **state)
             parse("[{\"content\":\"%s\"}]", json_array_size(column[i]) == 2   ? "<image><image>"
                                             : json_array_size(column[i]) == 1 ? "<image>"
                                                                               : "a");
-        cr_image_reader_add(together, messages[i], column[i]);
+        cr_image_reader_add(together, messages[i], &(cr_image_columns){column[i], NULL});
     }
     cr_image_reader_look(together);
     cr_kill_children(getpid());

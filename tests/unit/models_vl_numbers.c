@@ -22,7 +22,6 @@ enum { MAX_ITEMS = 8 };
 typedef struct inputs {
     int32_t ids[MAX_TOKENS], positions[MAX_TOKENS], labels[MAX_TOKENS], cu[8],
         mrope[3 * MAX_TOKENS], grid[MAX_ITEMS][3];
-    bool is_video[MAX_ITEMS];
     float second[MAX_ITEMS];
     float *pixels;
     cr_batch batch;
@@ -41,15 +40,14 @@ static void read_items(const json_t *c, int64_t patch_dim, inputs *in)
 
     json_array_foreach(items, at, entry)
     {
-        in->is_video[at] = whole(entry, 0) != 0;
         for (size_t k = 0; k < 3; k++)
             in->grid[at][k] = whole(entry, k + 1);
-        in->second[at] =
-            (float)json_number_value(json_array_get(json_object_get(c, "second_per_grid"), at));
+        if (whole(entry, 0))
+            in->second[at] =
+                (float)json_number_value(json_array_get(json_object_get(c, "second_per_grid"), at));
         in->vision.num_patches += (int64_t)in->grid[at][0] * in->grid[at][1] * in->grid[at][2];
     }
     in->vision.grid = (const int32_t(*)[3])in->grid;
-    in->vision.is_video = in->is_video;
     in->vision.second_per_grid = in->second;
     in->vision.num_items = (int64_t)json_array_size(items);
     in->vision.pixels = in->pixels =
@@ -136,7 +134,7 @@ static void change(inputs *in, int kind)
         in->vision.num_patches--;
         break;
     case 5:
-        in->is_video[0] = true;
+        in->second[0] = 1;
         break;
     case 6:
         in->vision.num_items--, in->vision.num_patches -= 8;

@@ -2,6 +2,8 @@
  * longer need, a loader whose patches are those of the file, which refuses other bytes, other grids and broken files, and
  * forgets the least recently used.
  */
+#include "images/clip.h"
+#include "images/frames.h"
 #include "images/pool.h"
 #include "samples/items/loader.h"
 #include "samples/protocol.h"
@@ -57,7 +59,7 @@ static int set_up(void **state)
         OK(cr_file_read(names[i], &file[i], &err));
         OK(cr_image_decode_alpha(file[i].data, file[i].num_bytes, CR_IMAGE_MAX_PIXELS,
                                  processor.alpha, &image, &err));
-        OK(cr_image_cut(&processor, &image, 1, &want[i], &err));
+        OK(cr_image_cut(&processor, &image, &want[i], &err));
         cr_image_free(&image);
         cr_digest_bytes(file[i].data, file[i].num_bytes, hex);
         cr_item_digest_of(hex, digest[i]);
@@ -209,6 +211,73 @@ static void refused(void **state)
     cr_item_store_destroy(s);
 }
 
+/* Three frames as one item: what their clip is, in order, with a rate that is part of the digest; a list that is not sound. */
+static void video(void **state)
+{
+    cr_image_processor takes = processor;
+    cr_buf blob = {0}, other = {0}, frames[3] = {file[1], file[1], file[1]};
+    uint64_t digests[2][CR_ITEM_DIGEST];
+    cr_item_store *s = cr_item_store_create();
+    char hex[2][CR_DIGEST_TEXT], files[3][CR_DIGEST_TEXT];
+    cr_image_patches made;
+    cr_frames read;
+    cr_clip clip;
+
+    (void)state;
+    takes.video = (cr_video_rules){.is_taken = true, .min_pixels = 64, .max_pixels = 1024};
+    cr_clip_begin(&clip, &takes, 3, 4.0);
+    for (int i = 0; i < 3; i++) {
+        cr_image image;
+        OK(cr_image_decode_alpha(frames[i].data, frames[i].num_bytes, CR_IMAGE_MAX_PIXELS,
+                                 takes.alpha, &image, &err));
+        if (i == 1) image.pixels[5] ^= 255; /* the frames that are sent are all the same */
+        OK(cr_clip_add(&clip, &image, &err));
+        cr_digest_bytes(frames[i].data, frames[i].num_bytes, files[i]);
+    }
+    OK(cr_clip_cut(&clip, &made, &err));
+    for (int k = 0; k < 2; k++) {
+        cr_video_digest(k ? 3.0 : 4.0, (const char(*)[CR_DIGEST_TEXT])files, 3, hex[k]);
+        cr_item_digest_of(hex[k], digests[k]);
+    }
+    assert_string_not_equal(hex[0], hex[1]);
+    cr_frames_put(4.0, frames, 3, &blob);
+    cr_item_store_put(s, x, digests[0], blob.data, blob.num_bytes);
+    cr_item_store_put(s, x, digests[1], blob.data, blob.num_bytes);
+    store(s, 0);
+    {
+        cr_item_loader *l = cr_item_loader_create(&takes, CR_ITEM_CACHE_BYTES);
+        const cr_item_refs all[] = {{digests[0], made.grid, 1}, ref(0)},
+                           bad = {digests[1], made.grid, 1};
+        const cr_image_patches *got;
+        OK(cr_item_loader_load(l, x, all, 2, &err));
+        check(l, 0);
+        got = cr_item_loader_get(l, digests[0]);
+        assert_true(got->grid[0] == 2 && got->second_per_grid == 0.5f);
+        assert_memory_not_equal(got->values, made.values,
+                                (size_t)(made.num_patches * made.patch_dim) * sizeof(float));
+        assert_memory_equal(got->values + made.num_patches / 2 * made.patch_dim,
+                            made.values + made.num_patches / 2 * made.patch_dim,
+                            (size_t)(made.num_patches / 2 * made.patch_dim) * sizeof(float));
+        assert_int_equal(cr_item_loader_load(l, x, &bad, 1, &err), CR_EFORMAT);
+        assert_non_null(strstr(err.msg, "other bytes"));
+        err = (cr_err){0};
+        cr_item_loader_destroy(l);
+    }
+    for (size_t n = 16; n < blob.num_bytes; n += n < 64 ? 1 : 997) { /* cut off */
+        assert_int_equal(cr_frames_get(blob.data, n, &read, &err), CR_EFORMAT);
+        err = (cr_err){0};
+    }
+    cr_buf_add(&other, blob.data, blob.num_bytes);
+    memset(other.data + 24, 255, 8); /* as many frames as there can be */
+    assert_int_equal(cr_frames_get(other.data, other.num_bytes, &read, &err), CR_EFORMAT);
+    err = (cr_err){0};
+    cr_table_clear(x, CR_TABLE_ITEMS);
+    cr_image_patches_free(&made);
+    cr_item_store_destroy(s);
+    cr_buf_free(&blob);
+    cr_buf_free(&other);
+}
+
 static void references(void **state)
 {
     int32_t grid[] = {1, 2, 4, 1, 4, 0};
@@ -232,6 +301,7 @@ static void references(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(references), cmocka_unit_test(steps),
-                                       cmocka_unit_test(loads), cmocka_unit_test(refused)};
+                                       cmocka_unit_test(loads), cmocka_unit_test(video),
+                                       cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
