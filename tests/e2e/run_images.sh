@@ -69,6 +69,30 @@ sft bytes max_steps=4 "sft_train.data_args={file_name: [$tmp/home/bytes.jsonl], 
 [ $code = 0 ] || fail "bytes: exit code $code"
 [ "$(timeless $tmp/bytes/metrics.jsonl)" = "$(timeless $tmp/two/metrics.jsonl)" ] || fail "bytes in rows are not what paths are"
 
+# videos: each picture as frames, in parts of messages and in a column
+python3 - $tmp/home <<'PY'
+import json, sys
+home = sys.argv[1]
+with open(home + "/videos.jsonl", "w") as out:
+    for i, row in enumerate(map(json.loads, open(home + "/sft.jsonl"))):
+        content = row["messages"][0]["content"]
+        if isinstance(content, list):
+            frames = [content[0]["image"]] * (2 + i % 3)
+            content[0] = dict(type="video", video=frames, fps=1)
+            if i % 2:
+                row["videos"] = [dict(video=frames, fps=1)]
+                row["messages"][0]["content"] = "<video>" + content[1]["text"]
+        print(json.dumps(row), file=out)
+PY
+for name in videos videos_single; do
+    cut=(); [ $name = videos ] || cut=("${one[@]}")
+    sft $name max_steps=4 "sft_train.data_args={file_name: [$tmp/home/videos.jsonl], messages: messages, image_folder: $tmp/home/pictures}" "${cut[@]}"
+    [ $code = 0 ] || fail "$name: exit code $code"
+done
+same videos videos_single sft_train/loss 4
+same videos videos_single sft_train/grad_norm 4
+cmp -s <(timeless $tmp/videos/metrics.jsonl) <(timeless $tmp/two/metrics.jsonl) && fail "videos are what pictures are"
+
 # killed in the middle of a step, and resumed
 if ! is_short; then
     sft whole max_steps=40 save_steps=3

@@ -108,6 +108,21 @@ for path in sys.argv[1:]:
     assert 1 <= len(os.listdir(os.path.dirname(path) + "/thumbnails")) <= 48
     assert "default-src 'none'" in text
 PY
+# pictures as frames of videos
+python3 - $tmp/home <<'PY'
+import json, sys
+with open(sys.argv[1] + "/videos.jsonl", "w") as out:
+    for i, row in enumerate(map(json.loads, open(sys.argv[1] + "/mixed.jsonl"))):
+        if i % 4 != 1 and "images" in row: # pictures, videos and sums
+            row["videos"] = [row.pop("images") * (1 + i % 3)]
+            row["messages"][0]["content"] = row["messages"][0]["content"].replace("<image>", "<video>")
+        print(json.dumps(row), file=out)
+PY
+rlvr videos max_steps=2 "actor_train.data_args.file_name=[$tmp/home/videos.jsonl]" validation=null
+[ $code = 0 ] || fail "videos: exit code $code"
+exact videos 2
+grep -q '"num_frames":3,' $tmp/videos/rollouts/step-000000.jsonl || fail "videos: no reference in the rollouts"
+
 mv $tmp/half/run.html $tmp/before.html
 "$CROLL" report $tmp/half
 cmp $tmp/half/run.html $tmp/before.html || fail "report writes another page"

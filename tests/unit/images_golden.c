@@ -140,6 +140,42 @@ static void sides(void **state)
     }
 }
 
+/* Block, limits of all frames together, frames, height and width to height and width: smart_resize of Qwen3VLVideoProcessor. */
+static void joint_sides(void **state)
+{
+    const struct {
+        int factor;
+        int64_t min, max;
+        size_t num_frames;
+        int height, width, to_height, to_width;
+    } cases[] = {{4, 1200, 2900, 5, 13, 19, 16, 20}, /* 2.5 patches along t to even */
+                 {4, 1200, 2900, 6, 13, 19, 12, 20},
+                 {4, 100, 1900, 7, 30, 9, 28, 8},
+                 {4, 100, 1000, 3, 13, 19, 12, 20},
+                 {4, 64, 5000, 2, 3, 50, 4, 64}, /* a side below a block */
+                 {32, 4096, 25165824, 2, 1, 3, 32, 96},
+                 {32, 4096, 25165824, 9, 1080, 1920, 1088, 1920},
+                 {32, 4096, 25165824, 768, 1080, 1920, 128, 224},
+                 {32, 4096, 25165824, 5, 480, 640, 480, 640}};
+    int width, height;
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        cr_image_processor p = {.patch_size = cases[i].factor / 2,
+                                .merge_size = 2,
+                                .temporal_patch_size = 2,
+                                .has_resize = true,
+                                .video = {.is_taken = true,
+                                          .has_joint_limits = true,
+                                          .min_pixels = cases[i].min,
+                                          .max_pixels = cases[i].max}};
+        OK(cr_video_target(&p, cases[i].num_frames, cases[i].width, cases[i].height, &width,
+                           &height, &err));
+        if (width != cases[i].to_width || height != cases[i].to_height)
+            fail_msg("case %zu: %d x %d", i, height, width);
+    }
+}
+
 /* Three frames make two along t, the last with the third frame twice; a patch is [3, t, rows, columns]. */
 static void frames(void **state)
 {
@@ -293,9 +329,9 @@ static void names(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(goldens), cmocka_unit_test(sides),
-                                       cmocka_unit_test(frames), cmocka_unit_test(videos),
-                                       cmocka_unit_test(names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(goldens),     cmocka_unit_test(sides),
+                                       cmocka_unit_test(joint_sides), cmocka_unit_test(frames),
+                                       cmocka_unit_test(videos),      cmocka_unit_test(names)};
 
     return cmocka_run_group_tests(tests, make_temp_folder, remove_temp_folder);
 }
