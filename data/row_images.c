@@ -1,7 +1,7 @@
 /* row_images.c -- see row_images.h. */
 #include "data/row_images.h"
-#include "images/frames.h"
 #include "images/source.h"
+#include "images/videos/frames.h"
 #include "samples/items/loader.h"
 
 #include <string.h>

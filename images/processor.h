@@ -103,7 +103,7 @@ typedef struct cr_image_patches {
     float second_per_grid; /* 0: an image; of a video, temporal_patch_size / fps */
 } cr_image_patches;
 
-/* Of an image, which is resized in place. Of a video: images/clip.h. */
+/* Of an image, which is resized in place. Of a video: images/videos/clip.h. */
 CR_MUST cr_status cr_image_cut(const cr_image_processor *p, cr_image *image, cr_image_patches *out,
                                cr_err *err);
 void cr_image_patches_free(cr_image_patches *patches);

@@ -34,7 +34,7 @@ CR_MUST cr_status cri_views_fit(const char *folder, cr_image_processor *out, cr_
 void cri_image_cut(const cr_image_processor *p, cr_image *frames, size_t num_frames, double fps,
                    cr_image_patches *out);
 
-/* videos_read.c: the rules of videos of a model folder, whose images' are read. */
+/* videos/read.c: the rules of videos of a model folder, whose images' are read. */
 CR_MUST cr_status cri_video_read(const char *folder, cr_image_processor *out, cr_err *err);
 /* The keys of such a file; model_type of config.json, or NULL. */
 void cri_video_keys(const cri_image_keys *k, const char *model_type, cr_image_processor *out);

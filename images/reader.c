@@ -1,10 +1,10 @@
 /* reader.c -- see reader.h. */
 #include "images/reader.h"
 #include "images/ahead.h"
-#include "images/clip.h"
-#include "images/frames.h"
 #include "images/pool.h"
 #include "images/source.h"
+#include "images/videos/clip.h"
+#include "images/videos/frames.h"
 
 #include <math.h>
 #include <string.h>

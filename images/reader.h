@@ -40,7 +40,7 @@ typedef struct cr_image_reader cr_image_reader;
 
 /* An image, or a video. */
 typedef struct cr_image_item {
-    char digest[CR_DIGEST_TEXT]; /* of its file, or of a video's frames (images/frames.h) */
+    char digest[CR_DIGEST_TEXT]; /* of its file, or of a video's frames (images/videos/frames.h) */
     size_t num_bytes;            /* of its file, or files */
     const json_t *
         value; /* where the messages or the column have it, of a video its list; borrowed from them */

@@ -1,7 +1,7 @@
 /* items.h -- images of prompts on their way from the pipeline to ranks: records have references, a table of the exchange has the bytes of
  * files under their SHA-256, each once. samples/items/loader.h makes patches of them.
  *
- * A reference is the digest of a file, or of a video's frames, whose bytes are one item of the table (images/frames.h), and the grid of patches that the pipeline has counted its placeholders by. Those of a prompt are in
+ * A reference is the digest of a file, or of a video's frames, whose bytes are one item of the table (images/videos/frames.h), and the grid of patches that the pipeline has counted its placeholders by. Those of a prompt are in
  * the order of its placeholders.
  *
  * The pipeline's side is a store: what a step's prompts need is kept until the end of the next one, so a rollout may be one step ahead.

@@ -1,8 +1,8 @@
 /* loader.c -- fetched, checked, decoded, cut and kept (see loader.h). */
 #include "samples/items/loader.h"
-#include "images/clip.h"
-#include "images/frames.h"
 #include "images/pool.h"
+#include "images/videos/clip.h"
+#include "images/videos/frames.h"
 #include "samples/protocol.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* fuzz_frames.c -- arbitrary bytes as a video's frames, and after the words that they begin with: files inside of what was read, or a refusal. */
-#include "images/frames.h"
+#include "images/videos/frames.h"
 #include "tests/fuzz/mutator.h"
 
 #include <string.h>

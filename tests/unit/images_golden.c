@@ -3,8 +3,8 @@
  */
 #include "base/digest.h"
 #include "base/json.h"
-#include "images/clip.h"
 #include "images/processor.h"
+#include "images/videos/clip.h"
 
 #include "tests/temp_folder.h"
 

@@ -2,9 +2,9 @@
  * longer need, a loader whose patches are those of the file, which refuses other bytes, other grids and broken files, and
  * forgets the least recently used.
  */
-#include "images/clip.h"
-#include "images/frames.h"
 #include "images/pool.h"
+#include "images/videos/clip.h"
+#include "images/videos/frames.h"
 #include "samples/items/loader.h"
 #include "samples/protocol.h"
 

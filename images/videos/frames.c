@@ -1,5 +1,5 @@
 /* frames.c -- see frames.h. */
-#include "images/frames.h"
+#include "images/videos/frames.h"
 
 #include <math.h>
 #include <string.h>

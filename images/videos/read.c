@@ -1,4 +1,4 @@
-/* videos_read.c -- what a model folder says of videos: `video_processor` in processor_config.json, else video_preprocessor_config.json, else
+/* read.c -- what a model folder says of videos: `video_processor` in processor_config.json, else video_preprocessor_config.json, else
  * the file of its images, as Transformers looks for them. */
 #include "images/processor_impl.h"
 
@@ -8,7 +8,7 @@ enum { MAX_JOINT_PIXELS = 1 << 30 };
 
 /* What a class has where its file is silent. */
 typedef struct video_class {
-    const char *name, *of_images; /* whose file is read if there is none of videos */
+    const char *name, *of_images; /* whose file is read where the folder has no file of videos */
     const char *model_type;       /* begins so, if neither says it */
     bool has_joint_limits;
     int patch_size;
@@ -103,7 +103,7 @@ void cri_video_keys(const cri_image_keys *k, const char *model_type, cr_image_pr
     if (cri_image_key(k, "video_processor_type")) compare(k, class, out);
 }
 
-/* An object of a file of the folder, owned: `inner` of it if that is not NULL. NULL: there is none. */
+/* An object of a file of the folder, owned: `inner` of it if that is not NULL. NULL: the folder has no such object. */
 static json_t *read_object(const char *folder, const char *name, const char *inner, char **path,
                            cr_err *err)
 {

@@ -1,5 +1,5 @@
 /* clip.c -- see clip.h. */
-#include "images/clip.h"
+#include "images/videos/clip.h"
 #include "images/processor_impl.h"
 
 void cr_clip_begin(cr_clip *c, const cr_image_processor *processor, size_t num_frames, double fps)
