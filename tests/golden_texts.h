@@ -24,7 +24,7 @@ static inline void make_inputs(inputs *in)
 
     *in = (inputs){0};
     for (int s = 0; s < 2; s++) {
-        char name[20];
+        char name[24];
         snprintf(name, sizeof name, "ids plain %d", s);
         for (int t = 0; t < lengths[s]; t++, at++) {
             in->ids[at] = (int32_t)((noise(name, "", t) + 1) * 45) % 90;
