@@ -57,8 +57,8 @@ static void put_elements(cr_tensor_writer *writer, const cr_param *p, size_t ten
 
     for (int64_t e = 0; e < p->num_elems; e++) {
         const cr_stacked *s = p->stacked;
-        int64_t row = e / p->shape[1], col = e % p->shape[1],
-                at = s ? s->first + row * s->row_step + col * s->col_step : e;
+        int64_t at = s ? s->first + e / p->shape[1] * s->row_step + e % p->shape[1] * s->col_step
+                       : e; /* a vector has no shape[1] */
         double stored;
         store(dtype, trained_value(p, e), &stored);
         must(cr_tensor_writer_put(writer, tensor, at, at + 1, &stored, &err), &err);
