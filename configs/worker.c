@@ -51,6 +51,18 @@ static void bind_training(cr_config *c, cr_node *block, cr_training_args *t, cr_
                         "%s: a number %s is expected", checks[i].key, checks[i].range);
 }
 
+/* max 0: the processor's. */
+static void check_pixels(const cr_node *block, const char *role, const char *of, int64_t min,
+                         int64_t max, cr_diagnostics *d)
+{
+    char name[sizeof "image_min_pixels"];
+
+    if (!max || min <= max) return;
+    snprintf(name, sizeof name, "%.5s_min_pixels", of);
+    cr_diagnose(d, CR_ERROR, cr_node_get(block, name)->place,
+                "data_args of %s: %s is above %s_max_pixels", role, name, of);
+}
+
 static void bind_data(const cr_node *block, const char *role, cr_data_args *a, cr_diagnostics *d)
 {
     a->file_names = cri_texts_of(block, "file_name", &a->num_file_names);
@@ -65,15 +77,11 @@ static void bind_data(const cr_node *block, const char *role, cr_data_args *a, c
     a->image_folder = cri_text_of(block, "image_folder");
     a->image_min_pixels = cri_int_of(block, "image_min_pixels");
     a->image_max_pixels = cri_int_of(block, "image_max_pixels");
-    if (a->image_max_pixels && a->image_min_pixels > a->image_max_pixels)
-        cr_diagnose(d, CR_ERROR, cr_node_get(block, "image_min_pixels")->place,
-                    "data_args of %s: image_min_pixels is above image_max_pixels", role);
+    check_pixels(block, role, "image", a->image_min_pixels, a->image_max_pixels, d);
     a->video_min_pixels = cri_int_of(block, "video_min_pixels");
     a->video_max_pixels = cri_int_of(block, "video_max_pixels");
+    check_pixels(block, role, "video", a->video_min_pixels, a->video_max_pixels, d);
     a->video_fps = cri_real_of(block, "video_fps");
-    if (a->video_max_pixels && a->video_min_pixels > a->video_max_pixels)
-        cr_diagnose(d, CR_ERROR, cr_node_get(block, "video_min_pixels")->place,
-                    "data_args of %s: video_min_pixels is above video_max_pixels", role);
     if (a->messages && a->prompt)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "prompt")->place,
                     "data_args of %s: messages and prompt exclude each other", role);

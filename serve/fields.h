@@ -15,13 +15,13 @@ typedef enum cri_field_type {
     CRI_FLAG,     /* bool */
     CRI_INTEGER,  /* int64_t, in [min, max] */
     CRI_NUMBER,   /* float, in [min, max] */
-    CRI_TEXT,     /* char *, without NUL, at most `most` bytes */
-    CRI_TEXTS,    /* cri_texts: a string or a list of strings, at most `most` of them */
-    CRI_IDS,      /* cri_id_lists: [int], one list of at least `least` (request_check.c) */
+    CRI_TEXT,     /* char *, without NUL, at most `max` bytes */
+    CRI_TEXTS,    /* cri_texts: a string or a list of strings, at most `max` of them */
+    CRI_IDS,      /* cri_id_lists: [int], one list of at least `min` (request_check.c) */
     CRI_ID_LISTS, /* cri_id_lists: [int] or [[int]] */
     CRI_PROMPT,   /* strings or lists of ids: draft.texts, draft.lists */
     CRI_BIAS,     /* cri_sent_bias: {"id": number in [min, max], ..} */
-    CRI_TREE,     /* json_t *: an array (`most` 0) or an object (1) of any values */
+    CRI_TREE,     /* json_t *: an array (`max` 0) or an object (1) of any values */
     CRI_OBJECT,   /* groups of fields */
     CRI_CHOICE    /* int64_t: index in `choices` */
 } cri_field_type;

@@ -183,9 +183,7 @@ static void put_ask(cr_buf *to, const cr_score_ask *a)
     cr_buf_add(to, processors->allowed, processors->num_allowed * sizeof *processors->allowed);
     cr_buf_add(to, processors->banned, processors->num_banned * sizeof *processors->banned);
     cr_buf_add(to, a->images.grid, a->images.num * 3 * sizeof(int32_t));
-    for (size_t i = 0; i < a->images.num; i++)
-        cr_buf_add(to, a->images.second_per_grid ? &a->images.second_per_grid[i] : &(float){0},
-                   sizeof(float));
+    cr_seq_images_put_times(&a->images, to);
     cr_buf_add(to, a->images.pixels, a->images.num_pixels * sizeof(float));
 }
 

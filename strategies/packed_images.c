@@ -16,10 +16,7 @@ void cr_packed_images_add(cr_packed_images *p, const cr_seq_images *images)
 {
     cr_buf_add(&p->grid, images->grid, images->num * sizeof(grid));
     cr_buf_add(&p->pixels, images->pixels, images->num_pixels * sizeof(float));
-    for (size_t i = 0; i < images->num; i++)
-        cr_buf_add(&p->second_per_grid,
-                   images->second_per_grid ? &images->second_per_grid[i] : &(float){0},
-                   sizeof(float));
+    cr_seq_images_put_times(images, &p->second_per_grid);
 }
 
 void cr_packed_images_end_seq(cr_packed_images *p)

@@ -22,6 +22,13 @@ cr_vision_input cr_seq_images_input(const cr_model_config *c, const cr_seq_image
                              .num_patches = (int64_t)images->num_pixels / c->vision->patch_dim};
 }
 
+void cr_seq_images_put_times(const cr_seq_images *images, cr_buf *to)
+{
+    for (size_t i = 0; i < images->num; i++)
+        cr_buf_add(to, images->second_per_grid ? &images->second_per_grid[i] : &(float){0},
+                   sizeof(float));
+}
+
 cr_status cr_seq_images_check(const cr_model_config *c, const int32_t *ids, size_t num_ids,
                               const cr_seq_images *images, cr_err *err)
 {

@@ -16,6 +16,8 @@ typedef struct cr_seq_images {
 
 /* The tower's input, which borrows the same arrays. */
 cr_vision_input cr_seq_images_input(const cr_model_config *config, const cr_seq_images *images);
+/* Append second_per_grid, [num] whether they have it or not. */
+void cr_seq_images_put_times(const cr_seq_images *images, cr_buf *to);
 /* CR_EARG: the model takes no images, or these do not fit the sequence's placeholders, of which those after their own are text. */
 CR_MUST cr_status cr_seq_images_check(const cr_model_config *config, const int32_t *ids,
                                       size_t num_ids, const cr_seq_images *images, cr_err *err);

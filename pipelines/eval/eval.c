@@ -6,6 +6,7 @@
 #include "pipelines/eval/table.h"
 #include "pipelines/verdicts.h"
 #include "reports/eval_html.h"
+#include "samples/items/loader.h"
 
 #include <string.h>
 
@@ -92,8 +93,7 @@ static void make_page(const cr_eval_file *f, const json_t *table, const cr_buf *
                       cr_buf *page)
 {
     const cr_image_files files = {read_image, (void *)(uintptr_t)f->data,
-                                  f->config->train.data.has_white_alpha ? CR_ALPHA_WHITE
-                                                                        : CR_ALPHA_DROP};
+                                  cr_item_alpha(&f->config->train.data)};
     cr_thumbnails *images = cr_thumbnails_open(f->config->output_dir, &files);
 
     cr_eval_html(page, table, samples, images);

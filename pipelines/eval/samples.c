@@ -44,7 +44,7 @@ static cr_status add_sample(const cr_eval_file *f, const cr_sample *s, size_t in
     const char *domain = f->config->rewards[s->domain].domain, *tag = cr_row_tag(f->config, row),
                *status = cr_outcome_name(s->outcome);
     char *answer = cr_sample_answer(f->config, s, row);
-    json_t *images = cr_thumbnails_references(row->json);
+    json_t *images = row->num_images ? cr_thumbnails_references(row->json) : NULL;
 
     cr_buf_adds(out, "{\"id\":");
     if (id)
@@ -55,7 +55,7 @@ static cr_status add_sample(const cr_eval_file *f, const cr_sample *s, size_t in
     add_text(out, "domain", domain, strlen(domain));
     add_text(out, "tag", tag, tag ? strlen(tag) : 0);
     cr_note(add_column(out, "prompt", row->asked, err));
-    if (row->num_images) cr_note(add_column(out, "images", images, err));
+    if (images) cr_note(add_column(out, "images", images, err));
     cr_note(add_column(out, "ground_truth", json_object_get(row->json, "ground_truth"), err));
     add_text(out, "text", s->response ? s->response : "", s->response_bytes);
     add_text(out, "vote", answer, answer ? strlen(answer) : 0);

@@ -97,17 +97,10 @@ static cr_status add_reference(cr_rows *r, cr_reference_table *t, const uint32_t
     return CR_OK;
 }
 
-static bool has_images(const cr_dataset *data)
-{
-    for (size_t i = 0; i < data->num_rows; i++)
-        if (data->rows[i].num_images) return true;
-    return false;
-}
-
 /* How images become patches; their files and grids are the rows'. */
 static cr_status name_processor(const cr_rows *r, const char *folder, cr_buf *out, cr_err *err)
 {
-    if (!has_images(&r->data) && !has_images(&r->validation)) return CR_OK;
+    if (!cr_dataset_has_images(&r->data) && !cr_dataset_has_images(&r->validation)) return CR_OK;
     cr_buf_adds(out, " images ");
     return cr_item_processor_name(folder, &r->c->train.data, out, err);
 }

@@ -12,6 +12,7 @@
 #include "plan/run/deep.h"
 #include "plan/run/reshard.h"
 #include "reports/report.h"
+#include "samples/items/loader.h"
 #include "samples/roles.h"
 
 #include <dirent.h>
@@ -339,9 +340,7 @@ cr_status cr_start_run(cr_config *config, const cr_start_args *args, cr_err *err
     if (run.has_begun && cr_exit_code(status) == 2) status = err->status = CR_EPEER;
     cr_run_close(&run);
     if (!config->val_only || err->status != CR_OK) { /* an evaluation has a page of its own */
-        const cr_image_files images = {ops->image, pipeline,
-                                       config->train.data.has_white_alpha ? CR_ALPHA_WHITE
-                                                                          : CR_ALPHA_DROP};
+        const cr_image_files images = {ops->image, pipeline, cr_item_alpha(&config->train.data)};
         cr_err ignored = {0};
         if (cr_report_write(config->output_dir, config->exp_name, err, &images, &ignored) != CR_OK)
             cr_log(CR_LOG_WARN, "run", "%s", ignored.msg);

@@ -34,11 +34,16 @@ cr_item_loader *cr_item_loader_create(const cr_image_processor *processor, int64
     return l;
 }
 
+cr_image_alpha cr_item_alpha(const cr_data_args *data)
+{
+    return data->has_white_alpha ? CR_ALPHA_WHITE : CR_ALPHA_DROP;
+}
+
 cr_status cr_item_processor_read(const char *folder, const cr_data_args *data,
                                  cr_image_processor *out, cr_err *err)
 {
     CR_TRY(cr_image_processor_read(folder, out, err));
-    if (data->has_white_alpha) out->alpha = CR_ALPHA_WHITE;
+    out->alpha = cr_item_alpha(data);
     if (data->video_fps > 0) out->video.fps = data->video_fps;
     CR_TRY(cr_image_processor_limit(out, data->image_min_pixels, data->image_max_pixels, err));
     return cr_video_processor_limit(out, data->video_min_pixels, data->video_max_pixels, err);

@@ -16,6 +16,8 @@ enum { CR_ITEM_CACHE_BYTES = 1 << 30 }; /* of patches of a rank */
 
 typedef struct cr_item_loader cr_item_loader;
 
+/* Of files, as image_alpha says. */
+cr_image_alpha cr_item_alpha(const cr_data_args *data);
 /* The processor of a MODEL folder with what data_args say of images, for rows and for ranks. Errors: those of cr_image_processor_read
  * and cr_image_processor_limit. */
 CR_MUST cr_status cr_item_processor_read(const char *folder, const cr_data_args *data,
